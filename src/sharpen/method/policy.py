@@ -1,0 +1,72 @@
+"""What a model must answer so that the method can search it, score it and adapt it.
+
+`pi` is one distribution everywhere: the softmax over the tokens that decoding allows, in search and in scoring alike.
+The batch axis B runs over inputs (utterances), never over hypotheses: hypotheses of one input are nodes of its tree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from sharpen.method.tree import PackedTrees
+
+Encoded = TypeVar("Encoded")  # what the model computes once per input, prompt included
+State = TypeVar("State", bound="Frontier")
+
+
+class Frontier(Protocol):
+    """A search in progress: the append-only cache and the nodes that were extended last."""
+
+    hidden: Tensor  # (B, n, d) last hidden states of the frontier's nodes
+
+
+class Policy(Protocol[Encoded, State]):
+    """An autoregressive model with its input side, seen through the few calls that the method needs."""
+
+    @property
+    def eos(self) -> int:
+        """The token that ends an output."""
+
+    def capacity(self, encoded: Encoded) -> list[int]:
+        """For each input, how many tokens the model can output at most after its prompt."""
+
+    def begin(self, encoded: Encoded) -> State:
+        """Reads the prompts; the frontier is then the root of each tree, (B, 1)."""
+
+    def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
+        """Appends nodes: row j of input b continues row parents[b, j] of the last frontier with tokens[b, j].
+
+        A negative parent is padding. An input whose rows are all padding has ended and may be dropped from the work.
+        The state passed in is spent.
+        """
+
+    def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
+        """Last hidden states of every node of every tree in one pass, with gradients where grad is on: (B, N, d)."""
+
+    def log_pi(self, hidden: Tensor, depths: Tensor | int) -> Tensor:
+        """log pi(. | node), float32, -inf on what decoding forbids at that depth: (..., d) -> (..., V)."""
+
+
+def generator(seed: int, utterance: str) -> torch.Generator:
+    """The random source of one utterance; its draws do not depend on batch, order or resume."""
+    digest = hashlib.sha256(f"{seed}\x00{utterance}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def default_limit(seconds: float) -> int:
+    """The longest output considered for an input of that duration: 15 tokens a second, at least 32, at most 444."""
+    return min(444, max(32, round(15 * seconds)))
+
+
+def check_limits(limits: Sequence[int], capacity: Sequence[int]) -> list[int]:
+    """Each input's length limit, held to what the model has positions for."""
+    if len(limits) != len(capacity):
+        raise ValueError(f"{len(limits)} length limits for {len(capacity)} inputs: give one for each")
+    if min(limits) < 1:
+        raise ValueError(f"a length limit is at least 1 token, not {min(limits)}")
+    return [min(limit, room) for limit, room in zip(limits, capacity, strict=True)]

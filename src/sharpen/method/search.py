@@ -1,0 +1,217 @@
+"""Greedy, sampling and beam search: three ways to grow the same hypothesis tree through a policy.
+
+All three advance every input of the batch one level at a time and compute a prefix once, however many hypotheses
+share it. `limits` is L for each input: a hypothesis that reaches L tokens ends there without EOS and is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from sharpen.method.entropy import entropy
+from sharpen.method.policy import Frontier, Policy, check_limits
+from sharpen.method.tree import Hypothesis, HypothesisTree
+
+E = TypeVar("E")
+S = TypeVar("S", bound=Frontier)
+
+Rules = Callable[[Tensor, list[list[int]]], Tensor]
+"""Narrows log pi by what was said before: (n, V) log-probabilities and the n prefixes -> (n, V), normalised again."""
+
+Choose = Callable[[int, Tensor, list[int], list[int]], Tensor]
+"""Picks next tokens for input b: (n, V) log-probabilities, live hypotheses, the row each stands on -> a token each."""
+
+
+@torch.no_grad()
+def greedy(
+    policy: Policy[E, S], encoded: E, limits: Sequence[int], *, rules: Rules | None = None, entropies: bool = False
+) -> list[HypothesisTree]:
+    """The most probable token at every step: one hypothesis for each input."""
+
+    def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
+        return log_pi.argmax(-1)[rows]
+
+    return _descend(policy, encoded, limits, 1, choose, rules, entropies)
+
+
+@torch.no_grad()
+def sample(
+    policy: Policy[E, S],
+    encoded: E,
+    limits: Sequence[int],
+    samples: int,
+    generators: Sequence[torch.Generator],
+    *,
+    temperature: float = 1.0,
+    rules: Rules | None = None,
+    entropies: bool = False,
+) -> list[HypothesisTree]:
+    """G independent draws y ~ pi for each input, exact at temperature 1: no top-k, no top-p.
+
+    Each draw inverts the cumulative distribution at one uniform number. At every level all G numbers are drawn from
+    the input's own generator, needed or not, so hypothesis i meets the same numbers whatever its neighbours do.
+    """
+    if samples < 1 or temperature <= 0:
+        raise ValueError(f"samples ({samples}) must be at least 1 and temperature ({temperature}) positive")
+
+    def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
+        cdf = (log_pi / temperature).exp().cumsum(-1, dtype=torch.float64)  # (n, V)
+        u = torch.rand(samples, generator=generators[b], dtype=torch.float64).to(cdf.device)  # (G,)
+        drawn = torch.searchsorted(cdf, u * cdf[:, -1:], right=True)  # (n, G); strictly beyond u: never a forbidden one
+        return drawn[rows, live]
+
+    return _descend(policy, encoded, limits, samples, choose, rules, entropies)
+
+
+def _descend(
+    policy: Policy[E, S],
+    encoded: E,
+    limits: Sequence[int],
+    count: int,
+    choose: Choose,
+    rules: Rules | None,
+    entropies: bool,
+) -> list[HypothesisTree]:
+    """Lets `count` hypotheses for each input walk down its tree, each taking the token that `choose` gives it."""
+    limits = check_limits(limits, policy.capacity(encoded))
+    trees = [HypothesisTree() for _ in limits]
+    ended: list[list[Hypothesis | None]] = [[None] * count for _ in limits]
+    at: list[dict[int, int]] = [dict.fromkeys(range(count), 0) for _ in limits]  # live hypothesis -> its node
+    frontier: list[list[int]] = [[0] for _ in limits]  # the nodes whose hidden states the state holds, row by row
+    state, depth = policy.begin(encoded), 0
+    while True:
+        all_log_pi = policy.log_pi(state.hidden, depth)  # (B, n, V)
+        parents: list[list[int]] = []
+        for b, tree in enumerate(trees):
+            row_of = {node: row for row, node in enumerate(frontier[b])}
+            frontier[b] = []
+            parents.append([])
+            if not at[b]:
+                continue
+            log_pi = _narrowed(all_log_pi[b, : len(row_of)], tree, list(row_of), rules)
+            if entropies:
+                for node, value in zip(row_of, entropy(log_pi).tolist(), strict=True):
+                    tree.entropies[node] = value
+            live, rows = list(at[b]), [row_of[node] for node in at[b].values()]
+            tokens = choose(b, log_pi, live, rows)  # (live,)
+            logprobs = log_pi[rows, tokens].tolist()
+            for i, token, logprob, row in zip(live, tokens.tolist(), logprobs, rows, strict=True):
+                node = at[b][i]
+                if token == policy.eos or depth + 1 == limits[b]:
+                    ended[b][i] = tree.close(node, token, logprob, finished=token == policy.eos)
+                    del at[b][i]
+                    continue
+                known = len(tree)
+                at[b][i] = tree.child(node, token, logprob)
+                if len(tree) > known:
+                    frontier[b].append(at[b][i])
+                    parents[b].append(row)
+        if not any(at):
+            break
+        state = _extend(policy, state, parents, trees, frontier)
+        depth += 1
+    for tree, hypotheses in zip(trees, ended, strict=True):
+        tree.hypotheses = [y for y in hypotheses if y is not None]
+    return trees
+
+
+@torch.no_grad()
+def beam(
+    policy: Policy[E, S],
+    encoded: E,
+    limits: Sequence[int],
+    beams: int,
+    *,
+    length_penalty: float = 1.0,
+    rules: Rules | None = None,
+    entropies: bool = False,
+) -> list[HypothesisTree]:
+    """The top G hypotheses of a beam search of width G, best first, scored by log pi(y) / |y|^length_penalty.
+
+    Finishing rule: of the best 2G continuations, those among the first G that end are kept as results, and the best G
+    that go on form the next beam. An input is done when it has G results and its best open beam, divided by its
+    present length, cannot beat the worst of them. An input with fewer than G possible outputs returns those.
+    """
+    if beams < 1:
+        raise ValueError(f"a beam is at least 1 wide, not {beams}")
+    limits = check_limits(limits, policy.capacity(encoded))
+    trees = [HypothesisTree() for _ in limits]
+    results: list[list[Hypothesis]] = [[] for _ in limits]
+    frontier: list[list[int]] = [[0] for _ in limits]
+    scores: list[list[float]] = [[0.0] for _ in limits]  # log pi of each open beam
+    state, depth = policy.begin(encoded), 0
+    while True:
+        all_log_pi = policy.log_pi(state.hidden, depth)  # (B, n, V)
+        parents: list[list[int]] = [[] for _ in limits]
+        for b, tree in enumerate(trees):
+            nodes, open_scores = frontier[b], scores[b]
+            frontier[b], scores[b] = [], []
+            if not nodes:
+                continue
+            log_pi = _narrowed(all_log_pi[b, : len(nodes)], tree, nodes, rules)
+            if entropies:
+                for node, value in zip(nodes, entropy(log_pi).tolist(), strict=True):
+                    tree.entropies[node] = value
+            candidates = _best_continuations(log_pi, open_scores, 2 * beams)
+            for rank, (total, row, token, logprob) in enumerate(candidates):
+                if token == policy.eos or depth + 1 == limits[b]:
+                    if rank < beams:
+                        score = total / (depth + 1) ** length_penalty
+                        finished = token == policy.eos
+                        results[b].append(tree.close(nodes[row], token, logprob, finished=finished, score=score))
+                elif len(frontier[b]) < beams:
+                    frontier[b].append(tree.child(nodes[row], token, logprob))
+                    scores[b].append(total)
+                    parents[b].append(row)
+            results[b] = sorted(results[b], key=lambda y: -y.score)[:beams]  # stable: the earlier result wins a tie
+            hopeless = len(results[b]) == beams and scores[b] and (
+                scores[b][0] / (depth + 1) ** length_penalty <= results[b][-1].score
+            )
+            if hopeless:
+                frontier[b], scores[b], parents[b] = [], [], []
+        if not any(frontier):
+            break
+        state = _extend(policy, state, parents, trees, frontier)
+        depth += 1
+    for tree, hypotheses in zip(trees, results, strict=True):
+        tree.hypotheses = hypotheses
+    return [tree.pruned() for tree in trees]
+
+
+def _best_continuations(log_pi: Tensor, scores: list[float], k: int) -> list[tuple[float, int, int, float]]:
+    """The k best (total, row, token, log pi) over all rows, best first; what pi forbids is left out."""
+    top, tokens = log_pi.topk(min(k, log_pi.shape[-1]), dim=-1)  # (n, k): no row can contribute more than k
+    totals = top + torch.tensor(scores, dtype=top.dtype, device=top.device)[:, None]
+    best, flat = totals.flatten().topk(min(k, totals.numel()))
+    rows = (flat // top.shape[-1]).tolist()
+    picked = tokens.flatten()[flat].tolist()
+    logprobs = top.flatten()[flat].tolist()
+    found = zip(best.tolist(), rows, picked, logprobs, strict=True)
+    return [candidate for candidate in found if candidate[0] > -math.inf]
+
+
+def _narrowed(log_pi: Tensor, tree: HypothesisTree, nodes: list[int], rules: Rules | None) -> Tensor:
+    return log_pi if rules is None else rules(log_pi, [tree.prefix(node) for node in nodes])
+
+
+def _extend(
+    policy: Policy[E, S],
+    state: S,
+    parents: list[list[int]],
+    trees: list[HypothesisTree],
+    frontier: list[list[int]],
+) -> S:
+    """One level deeper: the new frontier's nodes as a padded (B, n) batch."""
+    device = state.hidden.device
+    tokens = [[tree.tokens[node] for node in nodes] for tree, nodes in zip(trees, frontier, strict=True)]
+    return policy.extend(state, _padded(parents, -1, device), _padded(tokens, 0, device))
+
+
+def _padded(rows: list[list[int]], fill: int, device: torch.device) -> Tensor:
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [fill] * (width - len(row)) for row in rows], dtype=torch.int64, device=device)  # (B, n)

@@ -1,0 +1,146 @@
+import math
+from collections import Counter
+
+import pytest
+import torch
+from toy import EOS, ToyPolicy
+
+from sharpen.method.entropy import entropy
+from sharpen.method.policy import default_limit, generator
+from sharpen.method.search import beam, greedy, sample
+
+
+def generators(count, seed=0):
+    return [generator(seed, f"u{b}") for b in range(count)]
+
+
+def outputs(tree):
+    return [y.tokens for y in tree.hypotheses]
+
+
+def test_greedy_takes_the_best_token_at_each_step():
+    policy = ToyPolicy(seed=3)
+    for b, tree in enumerate(greedy(policy, policy.inputs, [6, 6, 6], entropies=True)):
+        (y,) = tree.hypotheses
+        h, expected = policy.inputs[b], []
+        while len(expected) < 6 and (not expected or expected[-1] != EOS):
+            log_pi = policy.log_pi(h, 0)
+            assert tree.entropies[y.nodes[len(expected)]] == pytest.approx(float(entropy(log_pi)))
+            expected.append(int(log_pi.argmax()))
+            h = torch.tanh(policy.W @ h + policy.E[expected[-1]])
+        assert list(y.tokens) == expected
+        assert y.finished == (expected[-1] == EOS)
+
+
+def test_entropy_is_exact_and_safe_where_tokens_are_forbidden():
+    log_pi = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64).log()
+    assert float(entropy(log_pi)) == pytest.approx(1.5 * math.log(2), abs=1e-12)
+
+
+@pytest.mark.parametrize("forbidden", [(), (2,)])
+def test_samples_follow_pi(forbidden):
+    """Chi-square of 20,000 draws against the enumerated distribution, the capped length being part of it."""
+    policy = ToyPolicy(vocabulary=3, seed=1, forbidden=forbidden)
+    (tree,) = sample(policy, policy.inputs[:1], [4], 20_000, generators(1, seed=7))
+    exact = {y: math.exp(lp) for y, lp in policy.enumerate(policy.inputs[0], 4).items()}
+    assert sum(exact.values()) == pytest.approx(1.0)
+    counts = Counter(outputs(tree))
+    assert set(counts) <= set(exact)
+    common = {y: p for y, p in exact.items() if 20_000 * p >= 5}
+    pooled = 1.0 - sum(common.values())
+    chi2 = sum((counts[y] - 20_000 * p) ** 2 / (20_000 * p) for y, p in common.items())
+    if pooled * 20_000 >= 5:
+        rest = 20_000 - sum(counts[y] for y in common)
+        chi2 += (rest - 20_000 * pooled) ** 2 / (20_000 * pooled)
+    degrees = len(common) - (pooled * 20_000 < 5)
+    assert chi2 < degrees + 4 * math.sqrt(2 * degrees), f"chi-square {chi2:.1f} at {degrees} degrees of freedom"
+    assert len(tree) <= len({y[:t] for y in exact for t in range(len(y))})  # 20,000 hypotheses, a few dozen nodes
+
+
+def test_every_sampled_logprob_is_the_enumerated_one():
+    policy = ToyPolicy(seed=2)
+    trees = sample(policy, policy.inputs, [5, 3, 1], 16, generators(3))
+    for b, tree in enumerate(trees):
+        exact = policy.enumerate(policy.inputs[b], [5, 3, 1][b])
+        for y in tree.hypotheses:
+            assert y.logprob == pytest.approx(exact[y.tokens], abs=1e-9)
+            assert y.finished == (y.tokens[-1] == EOS)
+            assert len(y) <= [5, 3, 1][b]
+
+
+def test_draws_do_not_depend_on_the_batch_or_its_order():
+    policy = ToyPolicy(seed=4)
+    together = sample(policy, policy.inputs, [8, 8, 8], 6, generators(3))
+    for b in (2, 0, 1):
+        (alone,) = sample(policy, policy.inputs[b : b + 1], [8], 6, [generator(0, f"u{b}")])
+        assert outputs(alone) == outputs(together[b])
+    assert outputs(together[0]) != outputs(sample(policy, policy.inputs, [8, 8, 8], 6, generators(3, seed=1))[0])
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_beam_that_covers_everything_is_exhaustive_search(length_penalty):
+    policy = ToyPolicy(vocabulary=3, seed=5)
+    trees = beam(policy, policy.inputs, [4, 4, 2], 64, length_penalty=length_penalty)
+    for b, tree in enumerate(trees):
+        exact = policy.enumerate(policy.inputs[b], [4, 4, 2][b])
+        ranked = sorted(exact, key=lambda y: -exact[y] / len(y) ** length_penalty)
+        assert outputs(tree) == ranked  # fewer outputs exist than beams: all of them come back, once, best first
+        for y in tree.hypotheses:
+            assert y.score == pytest.approx(exact[y.tokens] / len(y.tokens) ** length_penalty)
+
+
+def test_a_narrow_beam_is_sorted_distinct_and_no_better_than_the_best():
+    policy = ToyPolicy(vocabulary=6, seed=6)
+    exact = policy.enumerate(policy.inputs[0], 6)
+    (tree,) = beam(policy, policy.inputs[:1], [6], 4)
+    scores = [y.score for y in tree.hypotheses]
+    assert len(set(outputs(tree))) == 4
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] <= max(lp / len(y) for y, lp in exact.items()) + 1e-12
+    assert len(tree) == len({y.tokens[:t] for y in tree.hypotheses for t in range(len(y))})
+
+
+def test_length_limit_of_one_and_eos_at_the_first_step():
+    policy = ToyPolicy(vocabulary=3, seed=5)
+    (tree,) = beam(policy, policy.inputs[:1], [1], 8)
+    assert sorted(outputs(tree)) == [(0,), (1,), (2,)]
+    assert [y.finished for y in tree.hypotheses] == [y.tokens == (EOS,) for y in tree.hypotheses]
+    assert len(tree) == 1
+    only_eos = ToyPolicy(vocabulary=3, seed=5, forbidden=(1, 2))
+    for tree in (*greedy(only_eos, only_eos.inputs[:1], [5]), *beam(only_eos, only_eos.inputs[:1], [5], 4)):
+        (y,) = tree.hypotheses
+        assert (y.tokens, y.finished, y.logprob) == ((EOS,), True, 0.0)
+
+
+def test_rules_narrow_every_search():
+    policy = ToyPolicy(vocabulary=4, seed=8)
+
+    def never_repeat(log_pi, prefixes):
+        log_pi = log_pi.clone()
+        for row, prefix in enumerate(prefixes):
+            log_pi[row, prefix[-1:]] = -torch.inf
+        return log_pi.log_softmax(-1)
+
+    searches = (
+        greedy(policy, policy.inputs, [6] * 3, rules=never_repeat),
+        sample(policy, policy.inputs, [6] * 3, 32, generators(3), rules=never_repeat),
+        beam(policy, policy.inputs, [6] * 3, 8, rules=never_repeat),
+    )
+    for y in (y for trees in searches for tree in trees for y in tree.hypotheses):
+        assert all(a != b for a, b in zip(y.tokens, y.tokens[1:], strict=False))
+
+
+def test_bad_settings_are_refused():
+    policy = ToyPolicy()
+    with pytest.raises(ValueError, match="at least 1 token"):
+        greedy(policy, policy.inputs, [5, 0, 5])
+    with pytest.raises(ValueError, match="2 length limits for 3 inputs"):
+        greedy(policy, policy.inputs, [5, 5])
+    with pytest.raises(ValueError, match="at least 1"):
+        sample(policy, policy.inputs, [5, 5, 5], 0, generators(3))
+    with pytest.raises(ValueError, match="at least 1 wide"):
+        beam(policy, policy.inputs, [5, 5, 5], 0)
+
+
+def test_default_limit_follows_the_duration():
+    assert [default_limit(s) for s in (0.5, 4.0, 30.0)] == [32, 60, 444]
