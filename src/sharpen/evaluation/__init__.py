@@ -1,0 +1,1 @@
+"""Normalisers and scores."""

@@ -1,0 +1,208 @@
+"""Windows of up to 30 seconds to tokens: prompts, language, the search, and Whisper's own checks with fallback."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from sharpen.errors import SharpenError
+from sharpen.method.policy import default_limit, generator
+from sharpen.method.search import beam, greedy, sample
+from sharpen.method.tree import HypothesisTree
+from sharpen.models.languages import language_code
+from sharpen.models.timestamps import TimestampRules
+from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.whisper import Encoded, WhisperPolicy
+from sharpen.speech.features import log_mel
+
+MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of the decoder's positions, less one
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to transcribe. The thresholds and their defaults are Whisper's own."""
+
+    language: str = "auto"  # a code or an English name; "auto" listens to the first window that is not silent
+    task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
+    method: Literal["source", "beam"] = "source"  # greedy decoding, or beam search
+    beam_size: int = 5  # width of the beam search
+    timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
+    initial_prompt: str = ""  # text that the recording is taken to continue: names, spelling, style
+    condition_on_previous_text: bool = False  # feed back what was just said; helps names, amplifies loops
+    temperature: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in turn until the checks pass
+    best_of: int = 5  # samples at a temperature above 0, of which the most probable is kept
+    no_speech_threshold: float | None = 0.6  # above it, and with a low log-probability, a window holds no speech
+    compression_ratio_threshold: float | None = 2.4  # above it the text repeats itself: try the next temperature
+    logprob_threshold: float | None = -1.0  # average log-probability below which to try the next temperature
+    batch_size: int = 1  # windows decoded together
+    seed: int = 0  # of the samples at temperatures above 0
+
+    def __post_init__(self) -> None:
+        if self.language != "auto":
+            object.__setattr__(self, "language", language_code(self.language))
+        for name, allowed in (("task", ("transcribe", "translate")), ("method", ("source", "beam"))):
+            if getattr(self, name) not in allowed:
+                raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
+        for name in ("beam_size", "best_of", "batch_size"):
+            if getattr(self, name) < 1:
+                raise SharpenError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not self.temperature or min(self.temperature) < 0:
+            raise SharpenError(f"temperature is {self.temperature}; expected one or more numbers from 0 up")
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A stretch of one recording that fits the model."""
+
+    id: str  # names the random draws, so it must be the same in every run
+    samples: np.ndarray  # (N,) at most 30 s
+    context: tuple[int, ...] = ()  # tokens of the text before it
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What the model made of one window."""
+
+    tokens: tuple[int, ...]  # without EOS, timestamps included where they were decoded
+    logprobs: tuple[float, ...]  # of each token, under the distribution it was chosen from
+    entropies: tuple[float, ...]  # of that distribution, in nats
+    text: str
+    language: str
+    temperature: float
+    avg_logprob: float  # over tokens and EOS
+    no_speech_prob: float
+    compression_ratio: float
+    finished: bool = True  # false: the length limit cut it
+    is_speech: bool = True  # false: Whisper's check says that nothing was said, whatever the tokens
+
+
+@torch.inference_mode()
+def decode(
+    policy: WhisperPolicy, windows: Sequence[Window], options: Options, languages: Sequence[str | None]
+) -> list[Decoded]:
+    """Decodes a batch of windows; a language of None is detected."""
+    tokenizer, mel = policy.checkpoint.tokenizer, policy.checkpoint.mel
+    encoded = policy.encode(policy.stem(log_mel([w.samples for w in windows], mel)), [[tokenizer.sot]] * len(windows))
+    known = [language or "en" for language in languages]
+    unknown = [b for b, language in enumerate(languages) if language is None]
+    if unknown and tokenizer.multilingual:
+        found = detect_language(policy, encoded.select(unknown))
+        for b, probabilities in zip(unknown, found, strict=True):
+            known[b] = max(probabilities, key=probabilities.__getitem__)
+    encoded = encoded.prompted(
+        [prompt(tokenizer, language, options, w.context) for w, language in zip(windows, known, strict=True)]
+    )
+    no_speech = _no_speech(policy, encoded)
+    results: dict[int, Decoded] = {}
+    todo = list(range(len(windows)))
+    for temperature in options.temperature:
+        part = encoded if len(todo) == len(windows) else encoded.select(todo)
+        trees = _search(policy, part, [windows[b] for b in todo], options, temperature)
+        for b, tree in zip(todo, trees, strict=True):
+            results[b] = _result(tokenizer, tree, known[b], temperature, no_speech[b], options)
+        todo = [b for b in todo if _doubtful(results[b], options)]
+        if not todo:
+            break
+    return [results[b] for b in range(len(windows))]
+
+
+def detect_language(policy: WhisperPolicy, encoded: Encoded) -> list[dict[str, float]]:
+    """For each utterance the probability of each language, given the start token alone."""
+    tokenizer = policy.checkpoint.tokenizer
+    start = policy.begin(encoded.prompted([[tokenizer.sot]] * len(encoded.prompts)))
+    codes, ids = list(tokenizer.languages), list(tokenizer.languages.values())
+    probabilities = policy.logits(start.hidden[:, 0])[:, ids].softmax(-1)  # (B, languages)
+    return [dict(zip(codes, row, strict=True)) for row in probabilities.tolist()]
+
+
+def prompt(tokenizer: WhisperTokenizer, language: str, options: Options, context: Sequence[int] = ()) -> list[int]:
+    """What the decoder reads before its first token."""
+    tokens = [tokenizer.sot_prev, *context[-MAX_CONTEXT:]] if context else []
+    tokens.append(tokenizer.sot)
+    if tokenizer.multilingual:
+        if language not in tokenizer.languages:
+            raise SharpenError(f"this checkpoint does not know the language {language!r}: take a newer one")
+        tokens += [tokenizer.languages[language], getattr(tokenizer, options.task)]
+    elif language != "en" or options.task != "transcribe":
+        raise SharpenError(
+            f"an English-only model cannot {options.task} {language!r}: take the multilingual one (without .en)"
+        )
+    return tokens if options.timestamps else [*tokens, tokenizer.no_timestamps]
+
+
+def _search(
+    policy: WhisperPolicy, encoded: Encoded, windows: Sequence[Window], options: Options, temperature: float
+) -> list[HypothesisTree]:
+    rules = TimestampRules.of(policy.checkpoint.tokenizer) if options.timestamps else None
+    view = policy.timestamped() if options.timestamps else policy
+    limits = [default_limit(len(w.samples) / policy.checkpoint.mel.sampling_rate) for w in windows]
+    if temperature > 0:
+        draws = [generator(options.seed, f"{w.id} at {temperature}") for w in windows]
+        return sample(
+            view, encoded, limits, options.best_of, draws, temperature=temperature, rules=rules, entropies=True
+        )
+    if options.method == "beam":
+        return beam(view, encoded, limits, options.beam_size, rules=rules, entropies=True)
+    return greedy(view, encoded, limits, rules=rules, entropies=True)
+
+
+def _result(
+    tokenizer: WhisperTokenizer,
+    tree: HypothesisTree,
+    language: str,
+    temperature: float,
+    no_speech: float,
+    options: Options,
+) -> Decoded:
+    best = max(tree.hypotheses, key=lambda y: y.logprob / len(y))
+    n = len(best.content)
+    text = tokenizer.decode(best.content).strip()
+    avg_logprob = best.logprob / len(best)
+    return Decoded(
+        tokens=best.content,
+        logprobs=best.logprobs[:n],
+        entropies=tuple(tree.entropies[node] for node in best.nodes[:n]),
+        text=text,
+        language=language,
+        temperature=temperature,
+        avg_logprob=avg_logprob,
+        no_speech_prob=no_speech,
+        compression_ratio=compression_ratio(text),
+        finished=best.finished,
+        is_speech=not _silent(no_speech, avg_logprob, options),
+    )
+
+
+def _no_speech(policy: WhisperPolicy, encoded: Encoded) -> list[float]:
+    """The probability of <|nospeech|> right after the start token, whatever text stands before it."""
+    tokenizer = policy.checkpoint.tokenizer
+    upto = [p[: p.index(tokenizer.sot) + 1] for p in encoded.prompts]
+    start = policy.begin(encoded.prompted(upto))
+    probabilities: list[float] = policy.logits(start.hidden[:, 0]).softmax(-1)[:, tokenizer.no_speech].tolist()
+    return probabilities
+
+
+def _silent(no_speech: float, avg_logprob: float, options: Options) -> bool:
+    if options.no_speech_threshold is None or no_speech <= options.no_speech_threshold:
+        return False
+    return options.logprob_threshold is None or avg_logprob < options.logprob_threshold
+
+
+def _doubtful(result: Decoded, options: Options) -> bool:
+    """Whether Whisper's checks ask for another attempt at a higher temperature."""
+    if not result.is_speech:
+        return False
+    limit, floor = options.compression_ratio_threshold, options.logprob_threshold
+    repeats = limit is not None and result.compression_ratio > limit
+    return repeats or (floor is not None and result.avg_logprob < floor)
+
+
+def compression_ratio(text: str) -> float:
+    """How much smaller zlib makes the text: a repetition loop compresses well."""
+    raw = text.encode()
+    return len(raw) / len(zlib.compress(raw))

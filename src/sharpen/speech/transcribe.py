@@ -1,0 +1,206 @@
+"""`Model.transcribe`: a recording in, a transcript with lazy segments out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from sharpen.errors import SharpenError
+from sharpen.models.checkpoint import Checkpoint
+from sharpen.models.weights import load_checkpoint
+from sharpen.models.whisper import WhisperPolicy
+from sharpen.speech.audio import Audio, read_audio
+from sharpen.speech.decoding import Decoded, Options, Window, decode, prompt
+from sharpen.speech.longform import Segment, segments, settle, window_end
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is known about a transcript besides its words."""
+
+    model: str
+    duration: float  # seconds of audio
+    options: Options
+    skipped: int = 0  # damaged packets or frames of the file that silence stands in for
+
+
+@dataclass(eq=False)
+class Job:
+    """One recording on its way through the model: where it stands, and the segments found so far."""
+
+    audio: Audio
+    options: Options
+    checkpoint: Checkpoint
+    language: str | None = None  # None until detected
+    position: int = 0  # samples that are behind us
+    found: list[Segment] = field(default_factory=list)
+    _context: list[int] = field(default_factory=list)  # tokens that the next window is taken to continue
+
+    def __post_init__(self) -> None:
+        tokenizer = self.checkpoint.tokenizer
+        if self.options.language != "auto" or not tokenizer.multilingual:
+            self.language = "en" if self.options.language == "auto" else self.options.language
+        if self.options.initial_prompt:
+            self._context = tokenizer.encode(" " + self.options.initial_prompt.strip())
+        self._pass_silence()
+
+    @property
+    def finished(self) -> bool:
+        return self.position >= len(self.audio.samples)
+
+    @property
+    def done(self) -> float:
+        """Seconds that are behind us."""
+        return self.position / self.audio.sampling_rate
+
+    def window(self) -> Window:
+        """What to decode next."""
+        samples = self.audio.samples[self.position : self._end()]
+        return Window(f"{self.audio.name}@{self.position}", samples, tuple(self._context))
+
+    def accept(self, window: Window, decoded: Decoded) -> list[Segment]:
+        """Takes the result of that window and moves on; returns its segments."""
+        self.language = self.language or decoded.language
+        tokenizer, rate = self.checkpoint.tokenizer, self.audio.sampling_rate
+        duration = len(window.samples) / rate
+        last = self.position + len(window.samples) == len(self.audio.samples)
+        new: list[Segment] = []
+        consumed = duration
+        if decoded.is_speech:
+            closed, consumed = settle(tokenizer, decoded, duration, last=last)
+            new = segments(tokenizer, closed, self.done, duration, len(self.found))
+        self.found += new
+        if self.options.condition_on_previous_text and decoded.temperature <= 0.5:  # Whisper's rule: no shaky context
+            self._context += [token for segment in new for token in segment.tokens]
+        self.position += round(consumed * rate)
+        self._pass_silence()
+        return new
+
+    def cancel(self) -> None:
+        """Gives up the rest of the recording."""
+        self.position = len(self.audio.samples)
+
+    def _end(self) -> int:
+        return window_end(self.audio.samples, self.position, self.audio.sampling_rate, self.checkpoint.mel.seconds)
+
+    def _pass_silence(self) -> None:
+        """Skips windows in which nothing can be heard: Whisper would invent text for them."""
+        while not self.finished and Audio(self.audio.samples[self.position : self._end()]).is_silent:
+            self.position = self._end()
+
+
+def run(policy: WhisperPolicy, jobs: Iterable[Job], batch_size: int) -> Iterator[tuple[Job, list[Segment]]]:
+    """Drives jobs to their end, `batch_size` recordings side by side, each a window at a time.
+
+    Where a window ends decides where the next one starts, so the windows of one recording follow each other.
+    Yields a job whenever one of its windows is done, with the new segments; a silent recording is yielded once.
+    """
+    waiting = iter(jobs)
+    active: list[Job] = []
+    exhausted = False
+    while True:
+        while not exhausted and len(active) < batch_size:
+            job = next(waiting, None)
+            if job is None:
+                exhausted = True
+            elif job.finished:
+                yield job, []
+            else:
+                active.append(job)
+        if not active:
+            return
+        windows = [job.window() for job in active]
+        results = decode(policy, windows, active[0].options, [job.language for job in active])
+        for job, window, decoded in zip(active, windows, results, strict=True):
+            yield job, job.accept(window, decoded)
+        active = [job for job in active if not job.finished]
+
+
+class Transcript:
+    """The result of a transcription; the work is done as its segments are read, and done once."""
+
+    def __init__(self, job: Job, info: Info, steps: Iterator[tuple[Job, list[Segment]]]) -> None:
+        self.info = info
+        self._job, self._steps = job, steps
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """Segments in order, each as soon as its window is decoded."""
+        i = 0
+        while True:
+            while i < len(self._job.found):
+                yield self._job.found[i]
+                i += 1
+            if next(self._steps, None) is None:
+                return
+
+    @property
+    def text(self) -> str:
+        """The whole transcript."""
+        return "".join(segment.text for segment in self.segments).strip()
+
+    @property
+    def language(self) -> str:
+        """The language given or detected; "en" where a recording is silent and none was given."""
+        while self._job.language is None and next(self._steps, None) is not None:
+            pass
+        return self._job.language or "en"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        rows = [asdict(segment) for segment in self.segments]
+        return {"text": self.text, "segments": rows, "language": self.language, "duration": self.info.duration}
+
+
+class Model:
+    """A loaded Whisper."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.policy = WhisperPolicy(checkpoint)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.policy.checkpoint
+
+    def transcribe(self, audio: Any, options: Options | None = None, **settings: Any) -> Transcript:
+        """Transcribes a path, bytes, a file object, samples at 16 kHz, or an `Audio`.
+
+        Settings are the fields of `Options`, as keywords: `model.transcribe("a.flac", language="en", method="beam")`.
+        """
+        if options is not None and settings:
+            raise SharpenError(f"give either options or keywords ({', '.join(settings)}), not both")
+        options = options or Options(**settings)
+        self.check(options)
+        job = self.job(audio, options)
+        info = Info(self.checkpoint.name, job.audio.duration, options, job.audio.skipped)
+        return Transcript(job, info, run(self.policy, [job], options.batch_size))
+
+    def check(self, options: Options) -> None:
+        """Refuses options that this checkpoint cannot serve, before any audio is read."""
+        prompt(self.checkpoint.tokenizer, "en" if options.language == "auto" else options.language, options)
+
+    def job(self, audio: Any, options: Options) -> Job:
+        """A recording made ready; `run` transcribes several at once."""
+        rate = self.checkpoint.mel.sampling_rate
+        if not isinstance(audio, Audio):
+            audio = read_audio(audio, sampling_rate=rate)
+        return Job(audio, options, self.checkpoint)
+
+
+def load(name: str | Path = "base", *, device: str = "auto", dtype: Dtype = "float32") -> Model:
+    """Loads a Whisper: a directory or file, an installed weights package, a size name, or a Hugging Face id."""
+    checkpoint = load_checkpoint(name)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    module: torch.nn.Module = checkpoint.model
+    try:
+        module.to(device=torch.device(device), dtype=getattr(torch, dtype))
+    except (RuntimeError, AssertionError, AttributeError) as error:
+        raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error
+    return Model(checkpoint)

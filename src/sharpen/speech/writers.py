@@ -1,0 +1,243 @@
+"""Transcripts as files: txt, srt, vtt, tsv and json, in the layouts that Whisper's users know.
+
+Segments are written as they come, into a file beside the target that takes its name only when the transcript is whole:
+an error or an interrupt leaves an earlier transcript as it was, and nothing half-written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from sharpen.errors import SharpenError
+
+if TYPE_CHECKING:
+    from sharpen.speech.longform import Segment  # only the type: stems and formats are checked before torch is loaded
+
+STDIN = "-"  # as an input: standard input
+STDIN_STEM = "stdin"
+
+
+class Writer:
+    """Plain text, one segment per line; the other formats change what stands before, in and after the lines."""
+
+    def start(self, file: IO[str]) -> None:
+        """Write what comes before the first segment."""
+
+    def add(self, file: IO[str], number: int, segment: Segment) -> None:
+        """Write a segment; `number` counts from 1."""
+        file.write(_one_line(segment.text) + "\n")
+
+    def finish(self, file: IO[str], text: str, meta: Mapping[str, Any]) -> None:
+        """Write what comes after the last segment; `text` is the whole transcript."""
+
+
+class SrtWriter(Writer):
+    def add(self, file: IO[str], number: int, segment: Segment) -> None:
+        start, end = clock(segment.start, hours=True, point=","), clock(segment.end, hours=True, point=",")
+        file.write(f"{number}\n{start} --> {end}\n{_cue(segment.text)}\n\n")
+
+
+class VttWriter(Writer):
+    def start(self, file: IO[str]) -> None:
+        file.write("WEBVTT\n\n")
+
+    def add(self, file: IO[str], number: int, segment: Segment) -> None:
+        file.write(f"{clock(segment.start)} --> {clock(segment.end)}\n{_cue(segment.text)}\n\n")
+
+
+class TsvWriter(Writer):
+    def start(self, file: IO[str]) -> None:
+        file.write("start\tend\ttext\n")
+
+    def add(self, file: IO[str], number: int, segment: Segment) -> None:
+        text = _one_line(segment.text).replace("\t", " ")
+        file.write(f"{_milliseconds(segment.start)}\t{_milliseconds(segment.end)}\t{text}\n")
+
+
+class JsonWriter(Writer):
+    """`segments` come first, so that they can be written before the whole text is known."""
+
+    def start(self, file: IO[str]) -> None:
+        file.write('{"segments": [')
+
+    def add(self, file: IO[str], number: int, segment: Segment) -> None:
+        file.write((",\n" if number > 1 else "\n") + json.dumps(as_dict(segment), ensure_ascii=False, allow_nan=False))
+
+    def finish(self, file: IO[str], text: str, meta: Mapping[str, Any]) -> None:
+        rest = {"text": text, "language": None, **meta}
+        file.write("\n], " + json.dumps(rest, ensure_ascii=False, allow_nan=False)[1:] + "\n")
+
+
+WRITERS: dict[str, Writer] = {
+    "txt": Writer(),
+    "srt": SrtWriter(),
+    "vtt": VttWriter(),
+    "tsv": TsvWriter(),
+    "json": JsonWriter(),
+}
+
+
+class TranscriptFiles:
+    """The output files of one input.
+
+    with TranscriptFiles(directory, stem, ["srt", "json"]) as files:
+        for segment in segments:
+            files.add(segment)
+        files.finish({"language": "en"})
+    """
+
+    def __init__(self, output_dir: str | Path, stem: str, formats: Iterable[str]) -> None:
+        self.formats = parse_formats(formats)
+        self.paths = {name: Path(output_dir) / f"{stem}.{name}" for name in self.formats}
+        self._open: dict[str, IO[str]] = {}
+        self._texts: list[str] = []
+
+    def __enter__(self) -> TranscriptFiles:
+        try:
+            for name, path in self.paths.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+                self._open[name] = aside.open("x", encoding="utf-8", newline="\n")
+                WRITERS[name].start(self._open[name])
+        except OSError as error:
+            self._discard()
+            raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
+        return self
+
+    def add(self, segment: Segment) -> None:
+        """Write one more segment to every file."""
+        self._texts.append(segment.text)
+        for name, file in self._open.items():
+            WRITERS[name].add(file, len(self._texts), segment)
+            file.flush()
+
+    def finish(self, meta: Mapping[str, Any] | None = None) -> list[Path]:
+        """Complete the files and give them their names. `meta` are JSON's keys besides text and segments."""
+        if set(self._open) != set(self.paths):
+            raise SharpenError("finish() was called outside of `with TranscriptFiles(...)`, or twice")
+        text = "".join(self._texts).strip()
+        for name, file in self._open.items():
+            WRITERS[name].finish(file, text, meta or {})
+            file.close()
+        # All are complete before the first takes its name.
+        for name in list(self._open):
+            os.replace(self._open[name].name, self.paths[name])
+            del self._open[name]
+        return list(self.paths.values())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._discard()
+
+    def _discard(self) -> None:
+        for file in self._open.values():
+            file.close()
+            with suppress(FileNotFoundError):
+                os.unlink(file.name)
+        self._open.clear()
+
+
+def parse_formats(formats: str | Iterable[str]) -> list[str]:
+    """Names of formats from a list or from "srt,json"; "all" is all of them."""
+    names = [n.strip() for n in formats.split(",")] if isinstance(formats, str) else list(formats)
+    unknown = [n for n in names if n not in WRITERS and n != "all"]
+    if unknown or not names:
+        found = ", ".join(unknown) or "(none)"
+        raise SharpenError(f"unknown output format {found}; choose from {', '.join(WRITERS)} or all")
+    return list(WRITERS) if "all" in names else list(dict.fromkeys(names))
+
+
+def plan_outputs(inputs: Iterable[str | Path]) -> dict[str, str]:
+    """A stem for the outputs of each input, all different, so that no input overwrites another's transcript.
+
+    A stem that is alone stays as it is. Inputs that share one are told apart by the suffix (`x.wav`, `x.flac`), else by
+    the nearest folders that differ (`x.a`, `x.b`), whatever their order. Upper and lower case count as equal, as they
+    are on some file systems. An input given twice appears once.
+    """
+    files = {STDIN if str(i) == STDIN else os.path.realpath(i): str(i) for i in reversed(list(inputs))}
+    names = {given: _stems(path) for path, given in reversed(files.items())}
+    level = dict.fromkeys(names, 0)
+    while True:
+        stems = {given: names[given][level[given]] for given in names}
+        taken = Counter(stem.casefold() for stem in stems.values())
+        clashing = [g for g in names if taken[stems[g].casefold()] > 1 and level[g] + 1 < len(names[g])]
+        if not clashing:
+            return _numbered(stems)
+        for given in clashing:
+            level[given] += 1
+
+
+def _stems(path: str) -> list[str]:
+    """Stems for one input, from the plainest to the one that names all its folders."""
+    if path == STDIN:
+        return [STDIN_STEM]
+    file = Path(path)
+    folders = [p.name for p in file.parents if p.name]
+    return [".".join([base, *folders[:depth]]) for depth in range(len(folders) + 1) for base in (file.stem, file.name)]
+
+
+def _numbered(stems: Mapping[str, str]) -> dict[str, str]:
+    """The last resort, for names that differ only by case or by where their dots are."""
+    result: dict[str, str] = {}
+    taken: set[str] = set()
+    for given, stem in stems.items():
+        free = stem
+        number = 1
+        while free.casefold() in taken:
+            number += 1
+            free = f"{stem}-{number}"
+        taken.add(free.casefold())
+        result[given] = free
+    return result
+
+
+def as_dict(segment: Segment) -> dict[str, Any]:
+    """A segment under the names that Whisper's JSON has, and ours after them; what is not finite becomes null."""
+    return {
+        "id": int(segment.id),
+        "seek": int(segment.seek),
+        "start": round(float(segment.start), 3),
+        "end": round(float(segment.end), 3),
+        "text": segment.text,
+        "tokens": [int(t) for t in segment.tokens],
+        "temperature": _number(segment.temperature),
+        "avg_logprob": _number(segment.avg_logprob),
+        "compression_ratio": _number(segment.compression_ratio),
+        "no_speech_prob": _number(segment.no_speech_prob),
+        "logprobs": [_number(x) for x in segment.logprobs],
+        "entropies": [_number(x) for x in segment.entropies],
+    }
+
+
+def clock(seconds: float, hours: bool = False, point: str = ".") -> str:
+    """hh:mm:ss.mmm; without `hours`, mm:ss.mmm in the first hour."""
+    whole, milliseconds = divmod(_milliseconds(seconds), 1000)
+    minutes, s = divmod(whole, 60)
+    h, m = divmod(minutes, 60)
+    return (f"{h:02d}:" if hours or h else "") + f"{m:02d}:{s:02d}{point}{milliseconds:03d}"
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(1000 * seconds))
+
+
+def _number(x: float) -> float | None:
+    return round(float(x), 6) if math.isfinite(x) else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n")).replace("\r", " ").strip()
+
+
+def _cue(text: str) -> str:
+    return _one_line(text).replace("-->", "->")  # the arrow would end the cue

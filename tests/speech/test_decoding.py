@@ -1,0 +1,123 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from models.small import small_checkpoint
+from speechlike import utterances
+
+from sharpen.errors import SharpenError
+from sharpen.models.timestamps import TimestampRules
+from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.whisper import WhisperPolicy
+from sharpen.speech.decoding import Options, Window, compression_ratio, decode, detect_language, prompt
+from sharpen.speech.features import log_mel
+
+TOKENIZER = WhisperTokenizer.of_kind(51865)
+BEGIN = TOKENIZER.timestamp_begin
+
+
+def allowed(prefix, favour=None):
+    """The tokens that the timestamp rules leave after `prefix`, with all tokens equally likely but for `favour`."""
+    log_pi = torch.zeros(1, TOKENIZER.vocab_size)
+    log_pi[0, TOKENIZER.no_timestamps] = -torch.inf
+    if favour is not None:
+        log_pi[0, favour] = 50.0
+    out = TimestampRules.of(TOKENIZER)(log_pi.log_softmax(-1), [prefix])[0]
+    assert math.isclose(float(out.exp().sum()), 1.0, abs_tol=1e-4)
+    return set((out > -torch.inf).nonzero()[:, 0].tolist())
+
+
+def test_an_output_starts_with_an_early_timestamp():
+    assert allowed([]) == set(range(BEGIN, BEGIN + 51))  # 0.00 to 1.00 s
+
+
+def test_text_follows_the_opening_timestamp():
+    assert max(allowed([BEGIN + 10])) < BEGIN
+
+
+def test_after_text_a_timestamp_must_not_go_back_or_close_an_empty_segment():
+    tokens = allowed([BEGIN + 10, 400], favour=401)
+    assert {t for t in tokens if t >= BEGIN} == set(range(BEGIN + 11, BEGIN + 1501))
+    assert 401 in tokens
+    assert TOKENIZER.eot in tokens
+
+
+def test_after_a_closing_timestamp_comes_the_next_start_or_the_end():
+    tokens = allowed([BEGIN, 400, BEGIN + 50], favour=TOKENIZER.eot)
+    assert {t for t in tokens if t >= BEGIN} == set(range(BEGIN + 50, BEGIN + 1501))
+    assert min(tokens) == TOKENIZER.eot
+
+
+def test_timestamps_that_together_outweigh_any_token_win():
+    assert min(allowed([BEGIN, 400])) >= BEGIN  # 1501 of 51865 equally likely tokens: no text token alone beats them
+
+
+def test_prompts():
+    t = TOKENIZER
+    assert prompt(t, "de", Options()) == [t.sot, t.languages["de"], t.transcribe]
+    translate = Options(task="translate", timestamps=False)
+    assert prompt(t, "de", translate) == [t.sot, t.languages["de"], t.translate, t.no_timestamps]
+    long = prompt(t, "en", Options(), range(1000))
+    assert long[:2] == [t.sot_prev, 777]
+    assert long[-3:] == [t.sot, t.languages["en"], t.transcribe]
+    english = WhisperTokenizer.of_kind(51864)
+    assert prompt(english, "en", Options(timestamps=False)) == [english.sot, english.no_timestamps]
+    with pytest.raises(SharpenError, match="English-only model cannot transcribe 'de'"):
+        prompt(english, "de", Options())
+    with pytest.raises(SharpenError, match="does not know the language 'yue'"):
+        prompt(t, "yue", Options())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "magic"}, "expected one of source, beam"),
+        ({"beam_size": 0}, "beam_size is 0"),
+        ({"temperature": ()}, "expected one or more"),
+        ({"language": "klingonese"}, "klingonese"),
+    ],
+)
+def test_bad_options_are_refused(settings, message):
+    with pytest.raises(SharpenError, match=message):
+        Options(**settings)
+
+
+def test_language_names_become_codes():
+    assert Options(language="German").language == "de"
+
+
+def test_compression_ratio_sees_loops():
+    assert compression_ratio("so it goes " * 30) > 2.4 > compression_ratio("The quick brown fox jumps over the dog.")
+    assert compression_ratio("") == 0.0
+
+
+def test_fallback_raises_the_temperature_until_the_checks_pass():
+    """A random model never reaches an average of -1, so every temperature is tried, and the draws are repeatable."""
+    policy = WhisperPolicy(small_checkpoint())
+    window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
+    options = Options(language="en", temperature=(0.0, 0.7), no_speech_threshold=None)
+    (hot,) = decode(policy, [window], options, ["en"])
+    assert (hot.temperature, hot.finished, len(hot.tokens)) == (0.7, False, 32)
+    assert decode(policy, [window], options, ["en"]) == [hot]
+    (cold,) = decode(policy, [window], Options(language="en", logprob_threshold=None), ["en"])
+    assert cold.temperature == 0.0
+    assert len(cold.logprobs) == len(cold.entropies) == len(cold.tokens)
+
+
+def test_language_is_detected(base):
+    policy = WhisperPolicy(base)
+    encoded = policy.encode(policy.stem(log_mel(utterances(2), base.mel)), [[base.tokenizer.sot]] * 2)
+    for probabilities in detect_language(policy, encoded):
+        assert sum(probabilities.values()) == pytest.approx(1.0)
+        assert max(probabilities, key=probabilities.get) == "en"
+
+
+def test_a_batch_of_windows_decodes_as_each_alone(base):
+    policy = WhisperPolicy(base)
+    windows = [Window(f"w{i}", clip) for i, clip in enumerate(utterances(3))]
+    together = decode(policy, windows, Options(), [None, "en", None])
+    for window, result in zip(windows, together, strict=True):
+        (alone,) = decode(policy, [window], Options(), [None])
+        assert (alone.tokens, alone.language, alone.temperature) == (result.tokens, result.language, result.temperature)
+        assert alone.avg_logprob == pytest.approx(result.avg_logprob, abs=1e-3)

@@ -1,0 +1,219 @@
+import json
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from sharpen.errors import SharpenError
+from sharpen.speech.writers import WRITERS, TranscriptFiles, clock, parse_formats, plan_outputs
+
+
+@dataclass(frozen=True)
+class Piece:
+    start: float
+    end: float
+    text: str
+    id: int = 0
+    seek: int = 0
+    tokens: tuple = (50364, 440)
+    temperature: float = 0.0
+    avg_logprob: float = -0.25
+    compression_ratio: float = 1.1
+    no_speech_prob: float = 0.01
+    logprobs: tuple = (-0.2, -0.3)
+    entropies: tuple = (0.5, 0.25)
+
+
+PIECES = [
+    Piece(0.0, 2.5, " The first café;\twith a tab."),
+    Piece(2.5, 3599.9996, " An arrow --> and\na new line."),
+    Piece(3661.25, 3662.0, " 日本 & <third>"),
+]
+
+GOLDEN = {
+    "txt": "The first café;\twith a tab.\nAn arrow --> and a new line.\n日本 & <third>\n",
+    "srt": (
+        "1\n00:00:00,000 --> 00:00:02,500\nThe first café;\twith a tab.\n\n"
+        "2\n00:00:02,500 --> 01:00:00,000\nAn arrow -> and a new line.\n\n"
+        "3\n01:01:01,250 --> 01:01:02,000\n日本 & <third>\n\n"
+    ),
+    "vtt": (
+        "WEBVTT\n\n"
+        "00:00.000 --> 00:02.500\nThe first café;\twith a tab.\n\n"
+        "00:02.500 --> 01:00:00.000\nAn arrow -> and a new line.\n\n"
+        "01:01:01.250 --> 01:01:02.000\n日本 & <third>\n\n"
+    ),
+    "tsv": (
+        "start\tend\ttext\n"
+        "0\t2500\tThe first café; with a tab.\n"
+        "2500\t3600000\tAn arrow --> and a new line.\n"
+        "3661250\t3662000\t日本 & <third>\n"
+    ),
+}
+
+EMPTY = {"txt": "", "srt": "", "vtt": "WEBVTT\n\n", "tsv": "start\tend\ttext\n"}
+
+
+def write(directory, pieces, formats=("all",), stem="talk", **meta):
+    with TranscriptFiles(directory, stem, formats) as files:
+        for piece in pieces:
+            files.add(piece)
+        return files.finish(meta)
+
+
+def test_golden_texts(tmp_path):
+    paths = write(tmp_path / "new" / "folder", PIECES, language="en")
+    assert [p.name for p in paths] == ["talk.txt", "talk.srt", "talk.vtt", "talk.tsv", "talk.json"]
+    assert sorted(p.name for p in (tmp_path / "new" / "folder").iterdir()) == sorted(p.name for p in paths)
+    for name, text in GOLDEN.items():
+        assert (tmp_path / "new" / "folder" / f"talk.{name}").read_bytes().decode() == text
+
+
+def test_json_has_the_names_of_whisper(tmp_path):
+    write(tmp_path, PIECES, ["json"], language="en", duration=3662.0)
+    document = json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))
+    assert document["text"] == "The first café;\twith a tab. An arrow --> and\na new line. 日本 & <third>"
+    assert document["language"] == "en"
+    assert document["duration"] == 3662.0
+    assert [s["text"] for s in document["segments"]] == [p.text for p in PIECES]
+    whisper = {"id", "seek", "start", "end", "text", "tokens", "temperature", "avg_logprob"}
+    assert whisper | {"compression_ratio", "no_speech_prob"} <= document["segments"][0].keys()
+    assert document["segments"][0]["tokens"] == [50364, 440]
+    assert document["segments"][0]["entropies"] == [0.5, 0.25]
+
+
+def test_json_takes_numpy_and_never_writes_nan(tmp_path):
+    piece = Piece(0.0, np.float32(0.1), "x", tokens=np.array([7]), avg_logprob=np.float32("nan"), logprobs=[-np.inf])
+    write(tmp_path, [piece], ["json"])
+    text = (tmp_path / "talk.json").read_text()
+    segment = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))["segments"][0]
+    assert (segment["end"], segment["tokens"], segment["avg_logprob"], segment["logprobs"]) == (0.1, [7], None, [None])
+
+
+def test_times_come_back_from_every_format(tmp_path):
+    write(tmp_path, PIECES)
+    lines = (tmp_path / "talk.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    tsv = [(int(a) / 1000, int(b) / 1000) for a, b, _ in (line.split("\t") for line in lines)]
+
+    def seconds(stamp: str) -> float:
+        *rest, last = stamp.replace(",", ".").split(":")
+        return float(last) + sum(60 ** (len(rest) - i) * int(part) for i, part in enumerate(rest))
+
+    for name in ("srt", "vtt"):
+        cues = [line.split(" --> ") for line in (tmp_path / f"talk.{name}").read_text(encoding="utf-8").splitlines()]
+        assert [(seconds(c[0]), seconds(c[1])) for c in cues if len(c) == 2] == tsv
+    segments = json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))["segments"]
+    assert [(s["start"], s["end"]) for s in segments] == tsv
+
+
+def test_an_empty_transcript_gives_valid_files(tmp_path):
+    write(tmp_path, [], language="en")
+    for name, text in EMPTY.items():
+        assert (tmp_path / f"talk.{name}").read_text() == text
+    assert json.loads((tmp_path / "talk.json").read_text()) == {"text": "", "segments": [], "language": "en"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_interrupt_leaves_the_earlier_transcript(tmp_path, error):
+    write(tmp_path, PIECES[:1], ["txt", "srt"])
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def interrupted():
+        with TranscriptFiles(tmp_path, "talk", ["txt", "srt", "json"]) as files:
+            files.add(PIECES[1])
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_nothing_appears_without_finish(tmp_path):
+    with TranscriptFiles(tmp_path, "talk", ["txt"]) as files:
+        files.add(PIECES[0])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SharpenError, match="finish"):
+        files.finish()
+
+
+def test_segments_are_on_disk_as_they_come(tmp_path):
+    with TranscriptFiles(tmp_path, "talk", ["txt"]) as files:
+        for count, piece in enumerate(PIECES, 1):
+            files.add(piece)
+            (aside,) = tmp_path.iterdir()
+            assert aside.name != "talk.txt"
+            assert len(aside.read_text(encoding="utf-8").splitlines()) == count
+        files.finish()
+    assert [p.name for p in tmp_path.iterdir()] == ["talk.txt"]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SharpenError, match="cannot be written"), TranscriptFiles(tmp_path / "file", "talk", ["txt"]):
+        pass
+
+
+def test_output_files_have_ordinary_permissions(tmp_path):
+    (path,) = write(tmp_path, PIECES, ["txt"])
+    (tmp_path / "other").write_text("")
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_formats():
+    assert parse_formats("srt, json") == ["srt", "json"]
+    assert parse_formats(["srt", "srt"]) == ["srt"]
+    assert parse_formats("txt,all") == list(WRITERS)
+    with pytest.raises(SharpenError, match=r"docx; choose from txt, srt"):
+        parse_formats("txt,docx")
+    with pytest.raises(SharpenError, match="none"):
+        parse_formats([])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "short", "long"),
+    [
+        (0, "00:00.000", "00:00:00,000"),
+        (59.9995, "01:00.000", "00:01:00,000"),
+        (-0.01, "00:00.000", "00:00:00,000"),
+        (3600, "01:00:00.000", "01:00:00,000"),
+        (360_000.5, "100:00:00.500", "100:00:00,500"),
+    ],
+)
+def test_clock(seconds, short, long):
+    assert clock(seconds) == short
+    assert clock(seconds, hours=True, point=",") == long
+
+
+@pytest.mark.parametrize(
+    ("inputs", "stems"),
+    [
+        (["a/x.wav", "b/y.wav"], ["x", "y"]),
+        (["a/x.wav", "b/x.wav"], ["x.a", "x.b"]),
+        (["b/x.wav", "a/x.wav"], ["x.b", "x.a"]),
+        (["a/x.wav", "a/x.flac"], ["x.wav", "x.flac"]),
+        (["p/a/x.wav", "q/a/x.wav"], ["x.a.p", "x.a.q"]),
+        (["a/x.wav", "a/x.flac", "b/x.wav", "b/x.flac"], ["x.wav.a", "x.flac.a", "x.wav.b", "x.flac.b"]),
+        (["a/x.wav", "b/x.wav", "c/x.a.wav"], ["x.wav.a", "x.b", "x.a.wav"]),
+        (["-", "a/y.wav"], ["stdin", "y"]),
+        (["-", "stdin.wav"], ["stdin", "stdin.wav"]),
+        (["a/x.tar.wav"], ["x.tar"]),
+        (["a/x.wav", "b/X.wav"], ["x.a", "X.b"]),
+        (["a/x", "a/X"], None),
+        ([], []),
+    ],
+)
+def test_inputs_never_share_an_output(inputs, stems, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = plan_outputs(inputs)
+    assert list(plan) == inputs
+    assert len({s.casefold() for s in plan.values()}) == len(inputs)
+    if stems is not None:
+        assert list(plan.values()) == stems
+
+
+def test_an_input_given_twice_counts_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.wav").write_bytes(b"")
+    os.symlink(tmp_path / "x.wav", tmp_path / "link.wav")
+    assert plan_outputs(["x.wav", "./x.wav", tmp_path / "x.wav", "link.wav", "-", "-"]) == {"x.wav": "x", "-": "stdin"}
