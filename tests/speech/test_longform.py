@@ -3,27 +3,9 @@ import pytest
 
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.speech.decoding import Decoded
-from sharpen.speech.longform import segments, settle, window_end
+from sharpen.speech.longform import segments, settle
 
 TOKENIZER = WhisperTokenizer.of_kind(51865)
-RATE = 1000
-
-
-def test_a_short_recording_is_one_window():
-    assert window_end(np.ones(30 * RATE, np.float32), 0, RATE, 30) == 30 * RATE
-    assert window_end(np.ones(50 * RATE, np.float32), 20 * RATE, RATE, 30) == 50 * RATE
-
-
-def test_a_window_ends_in_a_pause():
-    samples = np.random.default_rng(0).standard_normal(95 * RATE).astype(np.float32)
-    for pause in (25.0, 49.0, 70.0):
-        samples[int((pause - 0.2) * RATE) : int((pause + 0.2) * RATE)] *= 0.01
-    for start, pause in ((0, 25.0), (25, 49.0), (49, 70.0)):
-        assert window_end(samples, start * RATE, RATE, 30) / RATE == pytest.approx(pause, abs=0.15)
-
-
-def test_equal_loudness_cuts_as_late_as_possible():
-    assert 29.5 * RATE < window_end(np.zeros(61 * RATE, np.float32), 0, RATE, 30) <= 30 * RATE
 
 
 def decoded(tokens):
@@ -79,19 +61,24 @@ HELLO, WORLD = TOKENIZER.encode(" Hello there."), TOKENIZER.encode(" World.")
 @pytest.mark.parametrize(
     ("tokens", "kept", "consumed"),
     [
-        pytest.param([stamp(0), *HELLO, stamp(24.5)], "all", 25.0, id="reaches the end"),
-        pytest.param([stamp(0), *HELLO, stamp(12)], "all", 12.0, id="stops early: goes on from there"),
-        pytest.param([stamp(0), *HELLO, stamp(12), stamp(12.5)], len(HELLO) + 2, 12.0, id="opens a segment in vain"),
-        pytest.param([stamp(0), *HELLO, stamp(9), stamp(9), *WORLD], len(HELLO) + 2, 9.0, id="does not close one"),
-        pytest.param([stamp(0), *HELLO], "all", 25.0, id="closes nothing"),
-        pytest.param([stamp(0), *HELLO, stamp(0.5)], "all", 25.0, id="would hardly move on"),
-        pytest.param(HELLO, "all", 25.0, id="no timestamps"),
-        pytest.param([], "all", 25.0, id="nothing"),
+        pytest.param([stamp(0), *HELLO, stamp(24.5)], "all", 30.0, id="closes its last segment"),
+        pytest.param([stamp(0), *HELLO, stamp(9), stamp(9), *WORLD, stamp(12)], "all", 30.0, id="closes both"),
+        pytest.param([stamp(0), *HELLO, stamp(12), stamp(12.5)], len(HELLO) + 2, 12.0, id="opens another in vain"),
+        pytest.param([stamp(0), *HELLO, stamp(9), stamp(9.5), *WORLD], len(HELLO) + 2, 9.0, id="leaves one open"),
+        pytest.param([stamp(0), *HELLO], "all", 30.0, id="closes nothing"),
+        pytest.param(HELLO, "all", 30.0, id="no timestamps"),
+        pytest.param([], "all", 30.0, id="nothing"),
     ],
 )
 def test_where_the_next_window_starts(tokens, kept, consumed):
-    result, seconds = settle(TOKENIZER, decoded(tokens), 25.0, last=False)
+    result, seconds = settle(TOKENIZER, decoded(tokens), 30.0, last=False)
     assert seconds == pytest.approx(consumed)
     assert result.tokens == tuple(tokens if kept == "all" else tokens[:kept])
     assert len(result.logprobs) == len(result.entropies) == len(result.tokens)
-    assert settle(TOKENIZER, decoded(tokens), 25.0, last=True) == (decoded(tokens), 25.0)
+
+
+def test_the_last_window_is_not_split_for_the_sake_of_a_moment():
+    output = decoded([stamp(0), *HELLO, stamp(9.7), stamp(9.7)])
+    assert settle(TOKENIZER, output, 10.0, last=True) == (output, 10.0)
+    assert settle(TOKENIZER, output, 10.0, last=False)[1] == pytest.approx(9.7)
+    assert settle(TOKENIZER, output, 12.0, last=True)[1] == pytest.approx(9.7)

@@ -15,14 +15,16 @@ from torch import Tensor
 
 from sharpen.method.tree import PackedTrees
 
-Encoded = TypeVar("Encoded")  # what the model computes once per input, prompt included
+Encoded = TypeVar("Encoded", contravariant=True)  # what the model computes once per input, prompt included
 State = TypeVar("State", bound="Frontier")
 
 
 class Frontier(Protocol):
     """A search in progress: the append-only cache and the nodes that were extended last."""
 
-    hidden: Tensor  # (B, n, d) last hidden states of the frontier's nodes
+    @property
+    def hidden(self) -> Tensor:
+        """Last hidden states of the frontier's nodes: (B, n, d)."""
 
 
 class Policy(Protocol[Encoded, State]):

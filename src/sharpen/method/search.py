@@ -169,8 +169,10 @@ def beam(
                     scores[b].append(total)
                     parents[b].append(row)
             results[b] = sorted(results[b], key=lambda y: -y.score)[:beams]  # stable: the earlier result wins a tie
-            hopeless = len(results[b]) == beams and scores[b] and (
-                scores[b][0] / (depth + 1) ** length_penalty <= results[b][-1].score
+            hopeless = (
+                len(results[b]) == beams
+                and scores[b]
+                and (scores[b][0] / (depth + 1) ** length_penalty <= results[b][-1].score)
             )
             if hopeless:
                 frontier[b], scores[b], parents[b] = [], [], []

@@ -1,20 +1,14 @@
-"""Recordings of any length: where to cut them into windows, and how a decoded window becomes segments."""
+"""Recordings longer than a window: where the next window starts, and how a decoded one becomes segments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from sharpen.models.timestamps import SECONDS_PER_TIMESTAMP
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.speech.decoding import Decoded, compression_ratio
 
-FRAME = 0.02  # seconds over which loudness is measured
-PAUSE = 0.3  # seconds; the quietest stretch of this length is where a window ends
-EARLIEST = 0.6  # of a window's length: a cut is looked for in the rest of it
-SHORTEST = 1.0  # seconds that a window must move on by
-TAIL = 1.0  # seconds; a shorter rest after the last word is not looked at again
+SHORTEST = 0.5  # seconds
 
 
 @dataclass(frozen=True)
@@ -40,40 +34,22 @@ class Segment:
         return sum(self.entropies) / max(1, len(self.entropies))
 
 
-def window_end(samples: np.ndarray, start: int, rate: int, longest: float) -> int:
-    """The end of a window of at most `longest` seconds from `start`: the recording's, or its quietest late moment."""
-    limit, frame = round(longest * rate), round(FRAME * rate)
-    if len(samples) - start <= limit:
-        return len(samples)
-    first = start + round(EARLIEST * limit)
-    stretch = samples[first : start + limit]
-    n = len(stretch) // frame
-    energy = np.square(stretch[: n * frame].reshape(n, frame), dtype=np.float64).sum(1)  # (n,)
-    width = round(PAUSE / FRAME)
-    loudness = np.convolve(energy, np.ones(width), mode="valid")
-    quietest = len(loudness) - 1 - int(loudness[::-1].argmin())  # the latest of equals: fewer windows
-    return first + (quietest + width // 2) * frame
-
-
 def settle(tokenizer: WhisperTokenizer, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
-    """What of a window's output stands, and after how many seconds the next window starts.
+    """What of a window's output stands, and after how many seconds the next window starts: Whisper's own rule.
 
-    The model sometimes stops before the window does. Then the next window starts where the last closed segment ended,
-    and a segment that was opened and not closed is left to it. The recording's `last` window always stands whole.
+    An output that ends with the close of a segment covers its window. One that ends otherwise is cut after the last
+    segment that it closed before opening another, and the next window starts there, so that no word is split by the
+    window's hard end. In the recording's `last` window a rest too short to hold a word is not looked at again.
     """
     begin = tokenizer.timestamp_begin
-    stamps = [i for i, token in enumerate(decoded.tokens) if token >= begin]
-    if last or len(stamps) < 2:
+    stamped = [token >= begin for token in decoded.tokens]
+    pairs = [i for i in range(len(stamped) - 1) if stamped[i] and stamped[i + 1]]
+    if not pairs or stamped[-2:] == [False, True]:
         return decoded, duration
-    closing = stamps[-1]
-    if stamps[-2] == closing - 1:
-        closing -= 1  # two in a row: the second opened a segment that was never closed
-    elif closing != len(decoded.tokens) - 1:
-        closing = stamps[-2]
-    consumed = (decoded.tokens[closing] - begin) * SECONDS_PER_TIMESTAMP
-    if consumed < SHORTEST or duration - consumed < TAIL:
+    n = pairs[-1] + 1
+    consumed = min(duration, (decoded.tokens[n - 1] - begin) * SECONDS_PER_TIMESTAMP)
+    if consumed == 0 or (last and duration - consumed < SHORTEST):
         return decoded, duration
-    n = closing + 1
     kept = replace(decoded, tokens=decoded.tokens[:n], logprobs=decoded.logprobs[:n], entropies=decoded.entropies[:n])
     return kept, consumed
 

@@ -15,7 +15,7 @@ from sharpen.models.weights import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Decoded, Options, Window, decode, prompt
-from sharpen.speech.longform import Segment, segments, settle, window_end
+from sharpen.speech.longform import Segment, segments, settle
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -87,7 +87,7 @@ class Job:
         self.position = len(self.audio.samples)
 
     def _end(self) -> int:
-        return window_end(self.audio.samples, self.position, self.audio.sampling_rate, self.checkpoint.mel.seconds)
+        return min(len(self.audio.samples), self.position + self.checkpoint.mel.seconds * self.audio.sampling_rate)
 
     def _pass_silence(self) -> None:
         """Skips windows in which nothing can be heard: Whisper would invent text for them."""

@@ -1,0 +1,38 @@
+"""sharpen: make an autoregressive model better on the very input it is about to answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sharpen.errors import AudioError, SharpenError, WeightsError
+    from sharpen.speech.decoding import Options
+    from sharpen.speech.longform import Segment
+    from sharpen.speech.transcribe import Model, Transcript, load
+
+__version__ = "0.1.0"
+__all__ = ["AudioError", "Model", "Options", "Segment", "SharpenError", "Transcript", "WeightsError", "load"]
+
+_HOMES = {
+    "AudioError": "sharpen.errors",
+    "SharpenError": "sharpen.errors",
+    "WeightsError": "sharpen.errors",
+    "Options": "sharpen.speech.decoding",
+    "Segment": "sharpen.speech.longform",
+    "Model": "sharpen.speech.transcribe",
+    "Transcript": "sharpen.speech.transcribe",
+    "load": "sharpen.speech.transcribe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported on first use: `import sharpen` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sharpen' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,7 @@
+"""`python -m sharpen`."""
+
+import sys
+
+from sharpen.cli import main
+
+sys.exit(main())

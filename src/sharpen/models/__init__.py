@@ -1,0 +1,1 @@
+"""Policies for real models, and the checkpoints they are made from."""

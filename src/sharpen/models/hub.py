@@ -1,0 +1,92 @@
+"""The Hugging Face hub: first its local cache, then the network, with only the files that are needed."""
+
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from sharpen.errors import WeightsError
+
+TIMEOUT = 5.0  # seconds to wait for the hub's first answer
+_FILES = [
+    *("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json"),
+    *("model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
+    "model.bin",  # CTranslate2
+]
+
+
+class HubUnreachableError(WeightsError):
+    """The hub did not answer, or may not be asked."""
+
+
+class _NoBar(tqdm):  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **(kwargs | {"disable": True}))
+
+
+def repositories(name: str, size: str | None) -> tuple[str, ...]:
+    """Where a model is on the hub: OpenAI's repository, then faster-whisper's; or the id itself."""
+    return (name,) if size is None else (f"openai/whisper-{size}", f"Systran/faster-whisper-{size}")
+
+
+def find_local(repository: str) -> Path | None:
+    """The snapshot in the hub's cache, without a network call."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return Path(snapshot_download(repository, local_files_only=True, allow_patterns=_FILES))
+    except (OSError, HFValidationError):  # not there; or not a name the hub can have
+        return None
+
+
+def download(repository: str, progress: bool = True) -> Path:
+    """Bring a model into the hub's cache."""
+    from huggingface_hub import is_offline_mode, snapshot_download
+
+    if is_offline_mode():
+        raise HubUnreachableError(f"{repository} is not in the Hugging Face cache, and HF_HUB_OFFLINE is set")
+    _ask(repository)
+    bar = None if progress else _NoBar
+    try:
+        return Path(snapshot_download(repository, allow_patterns=_FILES, etag_timeout=TIMEOUT, tqdm_class=bar))
+    except OSError as error:
+        raise WeightsError(f"{repository}: the download failed ({_first_line(error)}); try again") from error
+
+
+def _ask(repository: str) -> None:
+    """Whether the hub has the model. Asked first because `snapshot_download` waits forever for a silent hub."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        HfApi().repo_info(repository, timeout=TIMEOUT)
+    except RepositoryNotFoundError as error:
+        raise WeightsError(
+            f"{repository}: the Hugging Face hub has no such model, or it is private (then log in with `hf auth login`)"
+        ) from error
+    except HFValidationError as error:
+        raise WeightsError(f"{repository!r} is neither a path here nor a model id ({_first_line(error)})") from error
+    except Exception as error:  # those of whichever HTTP library the hub's client is built on
+        raise HubUnreachableError(f"the Hugging Face hub cannot be reached ({_first_line(error)})") from error
+
+
+def cached_repositories() -> list[tuple[str, Path]]:
+    """Whisper models in the hub's cache: id and newest snapshot."""
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
+    except CacheNotFound:
+        return []
+    found = []
+    for repository in sorted(repositories, key=lambda entry: entry.repo_id):
+        if repository.repo_type == "model" and "whisper" in repository.repo_id.lower() and repository.revisions:
+            newest = max(repository.revisions, key=lambda revision: revision.last_modified)
+            found.append((repository.repo_id, Path(newest.snapshot_path)))
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

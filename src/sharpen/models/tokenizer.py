@@ -1,0 +1,241 @@
+"""Whisper's tokeniser: byte-level BPE and the special tokens that follow the text tokens.
+
+Every released Whisper uses one of two vocabularies, GPT-2's (English-only) or the multilingual one, so they are
+shipped here as merge pairs and a checkpoint without a tokeniser (ggml, OpenAI's files) still has one.
+
+A `tokenizer.json` next to the checkpoint is read for its tokens and specials. Where its tokens are one of the two known
+vocabularies, the merges are ours: the copy that travels with many multilingual checkpoints has lost its first
+merge, "Ġ t", and so splits " the" in two tokens the model has never seen together.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+from sharpen.errors import WeightsError
+from sharpen.models.languages import LANGUAGES, language_code
+
+__all__ = ["LANGUAGES", "WhisperTokenizer", "language_code"]
+
+TIMESTAMPS = 1501  # <|0.00|> ... <|30.00|>, every 20 ms
+ENGLISH, MULTILINGUAL, V3 = 51864, 51865, 51866  # vocabulary sizes: the three kinds of Whisper
+_ENGLISH_EOT = 50256
+
+_TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
+_TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
+_OLDER_NAMES = {"<|nocaptions|>": "<|nospeech|>", "<|iw|>": "<|he|>"}
+_REQUIRED = ("<|endoftext|>", "<|startoftranscript|>", *_TASKS)
+
+# What annotates speech instead of being spoken: brackets, quotes, speaker dashes, music. OpenAI's list.
+_SYMBOLS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』']
+_SYMBOLS += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"]
+_SYMBOLS += ["[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]
+_MUSIC = [*"♩♪♫♬♭♮♯"]  # their first byte-level token is suppressed even where they take several
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character that stands for each byte in byte-level BPE."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    symbols = {byte: chr(byte) for byte in printable}
+    for byte in range(256):
+        if byte not in symbols:
+            symbols[byte] = chr(256 + len(symbols) - len(printable))
+    return [symbols[byte] for byte in range(256)]
+
+
+SYMBOL_OF_BYTE = _byte_symbols()
+BYTE_OF_SYMBOL = {symbol: byte for byte, symbol in enumerate(SYMBOL_OF_BYTE)}
+BYTE_TOKENS = tuple(bytes([BYTE_OF_SYMBOL[symbol]]) for symbol in sorted(SYMBOL_OF_BYTE))  # tokens 0 ... 255
+
+
+@dataclass(frozen=True, eq=False)
+class WhisperTokenizer:
+    pieces: tuple[bytes, ...] = field(repr=False)  # text token id -> its bytes
+    merges: NDArray[np.uint32] = field(repr=False)  # (N, 2) token ids, the most urgent first
+    specials: Mapping[str, int] = field(repr=False)  # "<|endoftext|>" -> id; timestamps are not listed
+    vocab_size: int
+
+    @classmethod
+    def of_kind(cls, vocab_size: int, where: str = "the model") -> "WhisperTokenizer":
+        """The tokeniser of a released Whisper, told by its vocabulary size; `where` is for the error message."""
+        if vocab_size not in (ENGLISH, MULTILINGUAL, V3):
+            raise WeightsError(
+                f"{where}: a vocabulary of {vocab_size} tokens is none of Whisper's (English-only {ENGLISH}, "
+                f"multilingual {MULTILINGUAL}, large-v3 {V3}); put the model's tokenizer.json next to its weights"
+            )
+        languages = list(LANGUAGES) if vocab_size == V3 else list(LANGUAGES)[:-1]
+        names = ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in languages), *_TASKS]
+        first = _ENGLISH_EOT if vocab_size == ENGLISH else _ENGLISH_EOT + 1
+        pieces, merges = vocabulary("english" if vocab_size == ENGLISH else "multilingual")
+        return cls(pieces, merges, {name: first + i for i, name in enumerate(names)}, vocab_size)
+
+    @classmethod
+    def from_json(cls, path: Path, vocab_size: int) -> "WhisperTokenizer":
+        """The tokeniser of a Hugging Face `tokenizer.json` for a model of `vocab_size` tokens."""
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            pieces, specials = _parse_tokens(tree)
+            known = [vocabulary(kind) for kind in ("english", "multilingual")]
+            ours = [merges for tokens, merges in known if tokens == pieces[: len(tokens)]]
+            merges = ours[0] if ours else _parse_merges(tree)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise WeightsError(
+                f"{path}: not a byte-level BPE tokenizer.json ({type(error).__name__}: {error}); "
+                "restore the file that came with the checkpoint, or remove it to use Whisper's own vocabulary"
+            ) from error
+        missing = [name for name in _REQUIRED if name not in specials]
+        if missing:
+            raise WeightsError(f"{path}: not a Whisper tokeniser: it lacks {', '.join(missing)}")
+        needed = max(*specials.values(), specials["<|notimestamps|>"] + TIMESTAMPS) + 1
+        if needed > vocab_size:
+            raise WeightsError(
+                f"{path}: this tokeniser needs {needed} tokens and the model has {vocab_size}; take the tokenizer.json "
+                "that belongs to this checkpoint"
+            )
+        return cls(pieces, merges, specials, vocab_size)
+
+    def encode(self, text: str) -> list[int]:
+        """Text to tokens. Special tokens written out in the text stay text: a prompt cannot give orders."""
+        return [int(token) for token in self._engine.encode(text, add_special_tokens=False).ids]
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """Tokens to text; bytes that are not UTF-8 (a character cut in half) become U+FFFD."""
+        text = b"".join(self.token_bytes(token) for token in ids if not (skip_special and self.is_special(token)))
+        return text.decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token writes; for a special token its name, such as b"<|en|>" or b"<|1.28|>"."""
+        if not 0 <= token < self.vocab_size:
+            raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
+        if token in self._names:
+            return self._names[token]
+        if self.timestamp_begin <= token < self.timestamp_begin + TIMESTAMPS:
+            return b"<|%.2f|>" % (0.02 * (token - self.timestamp_begin))
+        return self.pieces[token] if token < len(self.pieces) else b""
+
+    def is_special(self, token: int) -> bool:
+        return token >= self.eot
+
+    def suppressed(self) -> tuple[int, ...]:
+        """What OpenAI's decoder never emits: symbols that are not speech, and the special tokens of the prompt."""
+        # A dash or an apostrophe may stand inside a word, not at its start.
+        tokens = {self.encode(" -")[0], self.encode(" '")[0]}
+        for symbol in [*_SYMBOLS, *_MUSIC]:
+            for encoded in (self.encode(symbol), self.encode(" " + symbol)):
+                if len(encoded) == 1 or symbol in _MUSIC:
+                    tokens.add(encoded[0])
+        return tuple(sorted(tokens | self.prompt_specials))
+
+    @property
+    def prompt_specials(self) -> frozenset[int]:
+        """Special tokens that belong in a prompt and never in an output."""
+        return frozenset((self.sot, self.translate, self.transcribe, self.sot_lm, self.sot_prev, self.no_speech))
+
+    def suppressed_first(self) -> tuple[int, ...]:
+        """What may not come first: a blank, or the end."""
+        return (self.encode(" ")[0], self.eot)
+
+    @property
+    def eot(self) -> int:
+        return self.specials["<|endoftext|>"]
+
+    @property
+    def sot(self) -> int:
+        return self.specials["<|startoftranscript|>"]
+
+    @property
+    def translate(self) -> int:
+        return self.specials["<|translate|>"]
+
+    @property
+    def transcribe(self) -> int:
+        return self.specials["<|transcribe|>"]
+
+    @property
+    def sot_lm(self) -> int:
+        return self.specials["<|startoflm|>"]
+
+    @property
+    def sot_prev(self) -> int:
+        return self.specials["<|startofprev|>"]
+
+    @property
+    def no_speech(self) -> int:
+        return self.specials["<|nospeech|>"]
+
+    @property
+    def no_timestamps(self) -> int:
+        return self.specials["<|notimestamps|>"]
+
+    @property
+    def timestamp_begin(self) -> int:
+        return self.no_timestamps + 1
+
+    @property
+    def multilingual(self) -> bool:
+        return self.eot != _ENGLISH_EOT
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """Language code -> its token. Empty for English-only models: they carry the tokens, untrained."""
+        if not self.multilingual:
+            return {}
+        return {code: self.specials[f"<|{code}|>"] for code in LANGUAGES if f"<|{code}|>" in self.specials}
+
+    @cached_property
+    def _names(self) -> dict[int, bytes]:
+        return {token: name.encode() for name, token in self.specials.items()}
+
+    @cached_property
+    def _engine(self) -> Tokenizer:
+        symbols = ["".join(SYMBOL_OF_BYTE[byte] for byte in piece) for piece in self.pieces]
+        vocab = {symbol: token for token, symbol in enumerate(symbols) if symbol}
+        engine = Tokenizer(BPE(vocab, [(symbols[left], symbols[right]) for left, right in self.merges.tolist()]))
+        engine.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
+        return engine
+
+
+@cache
+def vocabulary(kind: str) -> tuple[tuple[bytes, ...], NDArray[np.uint32]]:
+    """The shipped text tokens of "english" or "multilingual": their bytes, and their merges (N, 2)."""
+    with files("sharpen.models").joinpath("assets/vocabularies.npz").open("rb") as file:
+        merges: NDArray[np.uint32] = np.load(file, allow_pickle=False)[kind].astype(np.uint32)
+    pieces = list(BYTE_TOKENS)
+    for left, right in merges.tolist():
+        pieces.append(pieces[left] + pieces[right])
+    return tuple(pieces), merges
+
+
+def _parse_tokens(tree: dict[str, Any]) -> tuple[tuple[bytes, ...], dict[str, int]]:
+    specials = {str(entry["content"]): _token(entry["id"]) for entry in tree["added_tokens"]}
+    specials = {name: token for name, token in specials.items() if not _TIMESTAMP.fullmatch(name)}
+    specials = {_OLDER_NAMES.get(name, name): token for name, token in specials.items()}
+    special_ids = set(specials.values())
+    of_text = {symbols: _token(token) for symbols, token in tree["model"]["vocab"].items() if token not in special_ids}
+    pieces = [b""] * (max(of_text.values()) + 1)
+    for symbols, token in of_text.items():
+        pieces[token] = bytes([BYTE_OF_SYMBOL[symbol] for symbol in symbols])
+    return tuple(pieces), specials
+
+
+def _parse_merges(tree: dict[str, Any]) -> NDArray[np.uint32]:
+    vocab: dict[str, int] = tree["model"]["vocab"]
+    split = [pair.split(" ") if isinstance(pair, str) else pair for pair in tree["model"]["merges"]]
+    return np.array([(vocab[left], vocab[right]) for left, right in split], dtype=np.uint32).reshape(-1, 2)
+
+
+def _token(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**20:
+        raise ValueError(f"{value!r} is not a token id")
+    return value

@@ -1,0 +1,266 @@
+"""Whisper as a policy: the checkpoint's weights, run by our own loop over the layers.
+
+The loop exists because the stock modules cannot do what the method needs: a cache that is only appended to while a
+tree grows, a tree mask in one scoring pass, encoder states and cross-attention keys computed once per utterance
+whatever the number of hypotheses, and norm parameters that differ from utterance to utterance.
+`adapted(norms)` gives a view of the same frozen weights with other norms; nothing is ever written to the model.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sharpen.method.tree import PackedTrees
+from sharpen.models.cache import TreeCache
+from sharpen.models.checkpoint import Checkpoint
+
+Norms = Mapping[str, tuple[Tensor, Tensor]]  # name -> weight (B, d), bias (B, d): each utterance has its own
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What Whisper computes once per utterance."""
+
+    states: Tensor  # (B, S, d) encoder output
+    cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
+    prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
+
+    def detach(self) -> Encoded:
+        """The same values without their gradient, for searching before scoring."""
+        cross = tuple((k.detach(), v.detach()) for k, v in self.cross)
+        return Encoded(self.states.detach(), cross, self.prompts)
+
+    def prompted(self, prompts: Sequence[Sequence[int]]) -> Encoded:
+        """The same utterances with other prompts."""
+        return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
+
+    def select(self, utterances: Sequence[int]) -> Encoded:
+        """Some of the utterances."""
+        rows = list(utterances)
+        cross = tuple((k[rows], v[rows]) for k, v in self.cross)
+        return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows))
+
+
+@dataclass(frozen=True)
+class WhisperState:
+    """A search in progress over B utterances."""
+
+    hidden: Tensor  # (B, n, d) of the frontier's nodes; zeros where padded or ended
+    prompt_hidden: Tensor  # (B, P, d) of every prompt position, for the no-speech and the language probabilities
+    cache: TreeCache
+    cross: tuple[tuple[Tensor, Tensor], ...]  # of the utterances still in the work
+    positions: Tensor  # (b,) the next node's position
+    rows: Tensor  # (b,) which utterances are still in the work
+
+
+class WhisperPolicy:
+    """Answers the calls of `method.policy.Policy` with a Whisper checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.model: Any = checkpoint.model  # transformers' classes carry no types
+        config = self.model.config
+        self.eos = checkpoint.tokenizer.eot
+        self.heads = int(config.decoder_attention_heads)
+        self.encoder_heads = int(config.encoder_attention_heads)
+        self.max_positions = int(config.max_target_positions)
+        self.norms: Norms = {}
+        forbidden = torch.zeros(2, config.vocab_size, dtype=torch.bool)  # row 0: later steps, row 1: the first step
+        forbidden[:, list(checkpoint.suppress)] = True
+        forbidden[:, self.eos + 1 : checkpoint.tokenizer.timestamp_begin] = True  # languages and other specials
+        forbidden[1, list(checkpoint.suppress_first)] = True
+        self._with_timestamps = forbidden.to(self.device)
+        self.forbidden = self._with_timestamps.clone()
+        self.forbidden[:, checkpoint.tokenizer.timestamp_begin :] = True
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.proj_out.weight.device  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.proj_out.weight.dtype  # type: ignore[no-any-return]
+
+    def adapted(self, norms: Norms) -> WhisperPolicy:
+        """The same frozen weights seen through other norm parameters."""
+        view = copy.copy(self)
+        view.norms = norms
+        return view
+
+    def timestamped(self) -> WhisperPolicy:
+        """The same weights with timestamp tokens allowed, to be decoded under `TimestampRules`."""
+        view = copy.copy(self)
+        view.forbidden = self._with_timestamps
+        return view
+
+    def capacity(self, encoded: Encoded) -> list[int]:
+        return [self.max_positions - len(prompt) + 1 for prompt in encoded.prompts]  # the last token is never fed back
+
+    def stem(self, features: Tensor) -> Tensor:
+        """The convolutions and positions, which lie before the first norm: (B, mels, 3000) -> (B, S, d)."""
+        encoder = self.model.model.encoder
+        x = F.gelu(encoder.conv1(features.to(self.device, self.dtype)))
+        x = F.gelu(encoder.conv2(x)).transpose(1, 2)
+        return x + encoder.embed_positions.weight[: x.shape[1]]  # type: ignore[no-any-return]
+
+    def encode(self, stem: Tensor, prompts: Sequence[Sequence[int]]) -> Encoded:
+        """Encoder states and every decoder layer's cross-attention keys and values."""
+        encoder, decoder = self.model.model.encoder, self.model.model.decoder
+        x = stem
+        for i, layer in enumerate(encoder.layers):
+            name = f"encoder.layers.{i}"
+            y = self._norm(f"{name}.self_attn_layer_norm", layer.self_attn_layer_norm, x)
+            q, k, v = _queries(layer.self_attn, y, self.encoder_heads), *_keys_values(layer.self_attn, y)
+            x = x + layer.self_attn.out_proj(_attend(q, k, v))
+            x = x + _mlp(layer, self._norm(f"{name}.final_layer_norm", layer.final_layer_norm, x))
+        states = self._norm("encoder.layer_norm", encoder.layer_norm, x)
+        cross = tuple(_keys_values(layer.encoder_attn, states) for layer in decoder.layers)
+        return Encoded(states, cross, tuple(tuple(prompt) for prompt in prompts))
+
+    def begin(self, encoded: Encoded) -> WhisperState:
+        B, lengths = len(encoded.prompts), [len(prompt) for prompt in encoded.prompts]
+        P = max(lengths)
+        tokens = torch.zeros(B, P, dtype=torch.int64)
+        visible = torch.zeros(B, P, P, dtype=torch.bool)
+        visible |= torch.ones(P, P, dtype=torch.bool).tril()
+        for b, prompt in enumerate(encoded.prompts):
+            tokens[b, : len(prompt)] = torch.tensor(prompt)
+        last = torch.tensor(lengths, device=self.device) - 1
+        cache = TreeCache.empty(len(encoded.cross), B, self.heads, self._head_size, self.device, self.dtype)
+        cache = cache.grown(visible.to(self.device))
+        positions = torch.arange(P, device=self.device).expand(B, P)
+        rows = torch.arange(B, device=self.device)
+        hidden = self._decode(tokens.to(self.device), positions, cache, encoded.cross, rows)  # (B, P, d)
+        cache = cache.narrowed(last[:, None])  # the root is the last prompt position; padding behind it is never seen
+        return WhisperState(hidden[rows, last][:, None], hidden, cache, encoded.cross, last + 1, rows)
+
+    def extend(self, state: WhisperState, parents: Tensor, tokens: Tensor) -> WhisperState:
+        B, n = tokens.shape
+        live = (parents[state.rows] >= 0).any(1)  # (b,)
+        if 2 * int(live.sum()) <= len(live):  # an ended utterance costs as much as a live one until it is dropped
+            keep = live.nonzero()[:, 0]
+            state = replace(
+                state,
+                cache=state.cache.selected(keep),
+                cross=tuple((k[keep], v[keep]) for k, v in state.cross),
+                positions=state.positions[keep],
+                rows=state.rows[keep],
+            )
+        parents, tokens = parents[state.rows], tokens[state.rows]
+        cache = state.cache.extended(parents)
+        positions = state.positions[:, None].expand(-1, n)
+        hidden = state.hidden.new_zeros(B, n, state.hidden.shape[-1])
+        hidden[state.rows] = self._decode(tokens, positions, cache, state.cross, state.rows)
+        return replace(state, hidden=hidden, cache=cache, positions=state.positions + 1)
+
+    def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
+        """One pass over prompts and trees together; gradients flow to the norms and to the encoder."""
+        B, N = trees.tokens.shape
+        lengths = torch.tensor([len(prompt) for prompt in encoded.prompts], device=self.device)
+        P = int(lengths.max()) - 1  # columns for the prompts without their last token, which is the root
+        tokens = torch.cat([torch.zeros(B, P, dtype=torch.int64, device=self.device), trees.tokens], dim=1)
+        real = torch.zeros(B, P, dtype=torch.bool, device=self.device)
+        for b, prompt in enumerate(encoded.prompts):
+            tokens[b, : len(prompt) - 1] = torch.tensor(prompt[:-1], dtype=torch.int64)
+            tokens[b, P] = prompt[-1]
+            real[b, : len(prompt) - 1] = True
+        mask = torch.zeros(B, P + N, P + N, dtype=torch.bool, device=self.device)
+        mask[:, :P, :P] = torch.ones(P, P, dtype=torch.bool, device=self.device).tril()
+        mask[:, P:, :P] = real[:, None, :]
+        mask[:, P:, P:] = trees.ancestors
+        positions = torch.cat(
+            [torch.arange(P, device=self.device).expand(B, P), trees.depths + (lengths - 1)[:, None]], dim=1
+        ).clamp(max=self.max_positions - 1)  # only padding could lie beyond
+        bias = _additive(mask, self.dtype)
+        rows = torch.arange(B, device=self.device)
+        decoder = self.model.model.decoder
+        x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
+        for i in range(len(decoder.layers)):
+            x = self._decoder_layer(i, x, bias, encoded.cross[i], rows, None)
+        return self._norm("decoder.layer_norm", decoder.layer_norm, x[:, P:], rows)
+
+    def log_pi(self, hidden: Tensor, depths: Tensor | int) -> Tensor:
+        logits = self.logits(hidden)
+        if isinstance(depths, int):
+            forbidden = self.forbidden[int(depths == 0)]
+        else:
+            forbidden = self.forbidden[(depths == 0).long()]
+        return logits.masked_fill(forbidden, -torch.inf).log_softmax(-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The whole vocabulary, nothing forbidden, float32: (..., d) -> (..., V)."""
+        return F.linear(hidden, self.model.proj_out.weight).float()
+
+    @property
+    def _head_size(self) -> int:
+        return int(self.model.config.d_model) // self.heads
+
+    def _decode(
+        self,
+        tokens: Tensor,  # (b, n)
+        positions: Tensor,  # (b, n)
+        cache: TreeCache,
+        cross: tuple[tuple[Tensor, Tensor], ...],
+        rows: Tensor,
+    ) -> Tensor:
+        """Runs new columns through the decoder, their keys and values going into the cache: -> (b, n, d)."""
+        decoder = self.model.model.decoder
+        x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
+        bias = _additive(cache.visible[:, :, : cache.used], self.dtype)
+        for i in range(len(decoder.layers)):
+            x = self._decoder_layer(i, x, bias, cross[i], rows, cache)
+        return self._norm("decoder.layer_norm", decoder.layer_norm, x, rows)
+
+    def _decoder_layer(
+        self, i: int, x: Tensor, bias: Tensor, cross: tuple[Tensor, Tensor], rows: Tensor, cache: TreeCache | None
+    ) -> Tensor:
+        layer, name = self.model.model.decoder.layers[i], f"decoder.layers.{i}"
+        y = self._norm(f"{name}.self_attn_layer_norm", layer.self_attn_layer_norm, x, rows)
+        k, v = _keys_values(layer.self_attn, y)
+        if cache is not None:
+            k, v = cache.write(i, k, v)
+        x = x + layer.self_attn.out_proj(_attend(_queries(layer.self_attn, y, self.heads), k, v, bias))
+        y = self._norm(f"{name}.encoder_attn_layer_norm", layer.encoder_attn_layer_norm, x, rows)
+        x = x + layer.encoder_attn.out_proj(_attend(_queries(layer.encoder_attn, y, self.heads), *cross))
+        return x + _mlp(layer, self._norm(f"{name}.final_layer_norm", layer.final_layer_norm, x, rows))
+
+    def _norm(self, name: str, frozen: nn.LayerNorm, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        if name not in self.norms:
+            return F.layer_norm(x, frozen.normalized_shape, frozen.weight, frozen.bias, frozen.eps)
+        weight, bias = self.norms[name]
+        if rows is not None and len(rows) < len(weight):
+            weight, bias = weight[rows], bias[rows]
+        return F.layer_norm(x, frozen.normalized_shape, eps=frozen.eps) * weight[:, None] + bias[:, None]
+
+
+def _queries(attention: Any, x: Tensor, heads: int) -> Tensor:
+    B, n, d = x.shape
+    q: Tensor = attention.q_proj(x) * attention.scaling
+    return q.view(B, n, heads, d // heads).transpose(1, 2)  # (B, heads, n, d/heads)
+
+
+def _keys_values(attention: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    B, n, _ = x.shape
+    shape = (B, n, attention.num_heads, attention.head_dim)
+    return attention.k_proj(x).view(shape).transpose(1, 2), attention.v_proj(x).view(shape).transpose(1, 2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)  # Whisper scales its queries itself
+    return out.transpose(1, 2).flatten(2)  # (B, n, d)
+
+
+def _mlp(layer: Any, x: Tensor) -> Tensor:
+    return layer.fc2(F.gelu(layer.fc1(x)))  # type: ignore[no-any-return]
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A boolean mask as the term that attention adds, made once for all layers: (B, n, m) -> (B, 1, n, m)."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)[:, None]

@@ -1,0 +1,45 @@
+"""A small random Whisper with the real vocabulary, for tests that need the structure and not the knowledge."""
+
+from __future__ import annotations
+
+import torch
+from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+from sharpen.models.checkpoint import Checkpoint, MelSettings
+from sharpen.models.tokenizer import WhisperTokenizer
+
+
+def small_checkpoint(vocab_size: int = 51865, d: int = 32, layers: int = 2, seed: int = 0) -> Checkpoint:
+    torch.manual_seed(seed)
+    tokenizer = WhisperTokenizer.of_kind(vocab_size)
+    config = WhisperConfig(
+        vocab_size=vocab_size,
+        d_model=d,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=2 * d,
+        decoder_ffn_dim=2 * d,
+        init_std=0.3,
+        pad_token_id=tokenizer.eot,
+        bos_token_id=tokenizer.eot,
+        eos_token_id=tokenizer.eot,
+        decoder_start_token_id=tokenizer.sot,
+        attn_implementation="sdpa",
+    )
+    model = WhisperForConditionalGeneration(config).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if "layer_norm" in name:  # fresh norms are all ones and zeros, which would hide a norm that is mixed up
+            parameter += 0.3 * torch.randn_like(parameter)
+    return Checkpoint(
+        name="small",
+        source="random",
+        format="safetensors",
+        verified=False,
+        model=model,
+        tokenizer=tokenizer,
+        mel=MelSettings(),
+        suppress=(1, 2, 7),
+        suppress_first=(220, tokenizer.eot),
+    )

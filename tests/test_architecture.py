@@ -1,0 +1,69 @@
+"""The rooms and the direction of imports between them, and what a plain import costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sharpen
+
+SOURCE = Path(sharpen.__file__).parent
+ROOMS = [
+    "errors",
+    "method",
+    "models",
+    "speech",
+    "evaluation",
+    "serving",
+    "cli",
+    "__main__",
+]  # each may import those before it
+
+
+def room(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "sharpen" and len(parts) > 1 else None
+
+
+def imports(path: Path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import"
+            yield node.module
+            if node.module == "sharpen":
+                yield from (f"sharpen.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    here = path.relative_to(SOURCE).with_suffix("").parts[0]
+    if here == "__init__":
+        return  # the public names: gathered from every room, on first use
+    assert here in ROOMS, f"{path} is in no known room"
+    for module in imports(path):
+        there = room(module)
+        if there in ROOMS:
+            assert ROOMS.index(there) <= ROOMS.index(here), f"{path.name} in {here} imports {module}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "method").glob("*.py")), ids=lambda p: p.name)
+def test_the_method_knows_no_model_library(path):
+    assert not {m.split(".")[0] for m in imports(path)} & {"transformers", "tokenizers", "av"}
+
+
+@pytest.mark.parametrize("code", ["import sharpen", "from sharpen.cli import main; main(['--help'])"])
+def test_torch_is_not_imported_before_it_is_needed(code):
+    check = f"import sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules, 'torch'"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_public_names_exist():
+    for name in sharpen.__all__:
+        assert getattr(sharpen, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = sharpen.nonsense
