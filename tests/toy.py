@@ -42,7 +42,7 @@ class ToyPolicy:
     def score(self, encoded: Tensor, trees: PackedTrees) -> Tensor:
         raise AssertionError("no test of the searches scores the toy model")
 
-    def log_pi(self, hidden: Tensor, depths: Tensor | int) -> Tensor:
+    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
         logits = hidden @ self.U.T
         logits[..., self.forbidden] = -torch.inf
         return logits.log_softmax(-1)

@@ -32,11 +32,6 @@ def test_greedy_takes_the_best_token_at_each_step():
         assert y.finished == (expected[-1] == EOS)
 
 
-def test_entropy_is_exact_and_safe_where_tokens_are_forbidden():
-    log_pi = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64).log()
-    assert float(entropy(log_pi)) == pytest.approx(1.5 * math.log(2), abs=1e-12)
-
-
 @pytest.mark.parametrize("forbidden", [(), (2,)])
 def test_samples_follow_pi(forbidden):
     """Chi-square of 20,000 draws against the enumerated distribution, the capped length being part of it."""

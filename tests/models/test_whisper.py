@@ -10,6 +10,7 @@ from speechlike import manifest, utterances
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
+from sharpen.method.norms import affine, initial
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree, pack
@@ -36,8 +37,7 @@ def prompt_of(policy, language="en"):
 
 def encode(policy, clips):
     with torch.no_grad():
-        stem = policy.stem(log_mel(clips, policy.checkpoint.mel))
-        return policy.encode(stem, [prompt_of(policy)] * len(clips))
+        return policy.encode(policy.prepare(log_mel(clips, policy.checkpoint.mel), [prompt_of(policy)] * len(clips)))
 
 
 def limits_of(clips):
@@ -99,7 +99,7 @@ def mixed_prompts(policy):
 
 def test_encoder_equals_transformers(small):
     features = torch.randn(2, 80, 3000, generator=torch.Generator().manual_seed(0))
-    ours = small.encode(small.stem(features), [prompt_of(small)] * 2).states
+    ours = small.encode(small.prepare(features, [prompt_of(small)] * 2)).states
     assert torch.allclose(ours, small.model.model.encoder(features).last_hidden_state, atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_packed_trees_equal_padded_rows(small, seed):
     """Random trees, three utterances with prompts of different lengths, in one pass."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    encoded = small.encode(small.stem(torch.randn(3, 80, 3000)), mixed_prompts(small))
+    encoded = small.encode(small.prepare(torch.randn(3, 80, 3000), mixed_prompts(small)))
     tokens = [rng.randrange(50000) for _ in range(4)]  # few different ones, so that prefixes are shared
     trees = []
     for _ in range(3):
@@ -187,9 +187,8 @@ def test_sampled_log_probabilities_equal_the_padded_forward(real):
 def test_a_batch_is_its_utterances_one_by_one(small):
     """Prompts and limits of different lengths; utterances end, leave the batch, and the cache is compacted."""
     torch.manual_seed(1)
-    stem = small.stem(torch.randn(3, 80, 3000))
-    prompts, limits = mixed_prompts(small), [4, 40, 17]
-    together = small.encode(stem, prompts)
+    prepared, limits = small.prepare(torch.randn(3, 80, 3000), mixed_prompts(small)), [4, 40, 17]
+    together = small.encode(prepared)
     draws = [generator(0, str(b)) for b in range(3)]
     batch = (
         beam(small, together, limits, 6),
@@ -197,7 +196,7 @@ def test_a_batch_is_its_utterances_one_by_one(small):
         greedy(small, together, limits),
     )
     for b in range(3):
-        alone = small.encode(stem[b : b + 1], prompts[b : b + 1])
+        alone = small.encode(prepared.select([b]))
         single = (
             beam(small, alone, limits[b : b + 1], 6),
             sample(small, alone, limits[b : b + 1], 6, [generator(0, str(b))]),
@@ -211,7 +210,7 @@ def test_a_batch_is_its_utterances_one_by_one(small):
 
 def test_compaction_changes_nothing_but_the_size(small, monkeypatch):
     torch.manual_seed(2)
-    encoded = small.encode(small.stem(torch.randn(2, 80, 3000)), mixed_prompts(small)[:2])
+    encoded = small.encode(small.prepare(torch.randn(2, 80, 3000), mixed_prompts(small)[:2]))
     widest = [0]
     plain_write = cache_module.TreeCache.write
 
@@ -233,17 +232,14 @@ def test_compaction_changes_nothing_but_the_size(small, monkeypatch):
 def test_norms_of_one_utterance_do_not_touch_another(small):
     """The view with per-utterance norms: utterance 0 keeps the model's own, utterance 1 has others."""
     torch.manual_seed(3)
-    stem, prompts = small.stem(torch.randn(2, 80, 3000)), [prompt_of(small)] * 2
-    modules = dict(small.model.model.named_modules())
-    own = {name: m for name, m in modules.items() if isinstance(m, torch.nn.LayerNorm)}
-    norms = {n: (m.weight.expand(2, -1).clone(), m.bias.expand(2, -1).clone()) for n, m in own.items()}
-    for weight, bias in norms.values():
-        weight[1] *= 1.1
-        bias[1] += 0.1
+    prepared = small.prepare(torch.randn(2, 80, 3000), [prompt_of(small)] * 2)
+    theta = initial(small.norms(), 2)
+    theta[1] += 0.1 * torch.randn_like(theta[1])
+    norms = affine(small.norms(), theta)
     before = {name: p.clone() for name, p in small.model.named_parameters()}
-    plain = greedy(small, small.encode(stem, prompts), [12, 12])
+    plain = greedy(small, small.encode(prepared), [12, 12])
     view = small.adapted(norms)
-    encoded = view.encode(stem, prompts)
+    encoded = view.encode(prepared)
     adapted = greedy(view, encoded, [12, 12])
     assert adapted[0].hypotheses[0].tokens == plain[0].hypotheses[0].tokens
     assert not np.allclose(adapted[1].hypotheses[0].logprobs[:1], plain[1].hypotheses[0].logprobs[:1], atol=1e-3)

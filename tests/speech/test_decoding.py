@@ -107,7 +107,7 @@ def test_fallback_raises_the_temperature_until_the_checks_pass():
 
 def test_language_is_detected(base):
     policy = WhisperPolicy(base)
-    encoded = policy.encode(policy.stem(log_mel(utterances(2), base.mel)), [[base.tokenizer.sot]] * 2)
+    encoded = policy.encode(policy.prepare(log_mel(utterances(2), base.mel), [[base.tokenizer.sot]] * 2))
     for probabilities in detect_language(policy, encoded):
         assert sum(probabilities.values()) == pytest.approx(1.0)
         assert max(probabilities, key=probabilities.get) == "en"

@@ -7,16 +7,32 @@ The batch axis B runs over inputs (utterances), never over hypotheses: hypothese
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from sharpen.method.norms import Affine, Norm
 from sharpen.method.tree import PackedTrees
 
-Encoded = TypeVar("Encoded", contravariant=True)  # what the model computes once per input, prompt included
-State = TypeVar("State", bound="Frontier")
+
+class Prepared(Protocol):
+    """Inputs with everything computed that no adaptation can change, such as features and prompts."""
+
+    def __len__(self) -> int: ...
+    def select(self, inputs: Sequence[int]) -> Self:
+        """Some of the inputs."""
+
+
+class Encoded(Protocol):
+    """What the model computes once per input before it outputs anything."""
+
+    def detach(self) -> Self:
+        """The same values without their gradient, for searching before scoring."""
+
+    def select(self, inputs: Sequence[int]) -> Self:
+        """Some of the inputs."""
 
 
 class Frontier(Protocol):
@@ -27,31 +43,56 @@ class Frontier(Protocol):
         """Last hidden states of the frontier's nodes: (B, n, d)."""
 
 
-class Policy(Protocol[Encoded, State]):
+P = TypeVar("P", bound=Prepared, contravariant=True)
+E = TypeVar("E", bound=Encoded)
+S = TypeVar("S", bound=Frontier)
+
+
+class Policy(Protocol[P, E, S]):
     """An autoregressive model with its input side, seen through the few calls that the method needs."""
 
     @property
     def eos(self) -> int:
         """The token that ends an output."""
 
-    def capacity(self, encoded: Encoded) -> list[int]:
+    @property
+    def vocabulary(self) -> Tensor:
+        """The output matrix: (V, d)."""
+
+    @property
+    def forbidden(self) -> Tensor:
+        """What decoding removes from pi: the masks in use, (F, V) bool."""
+
+    def mask(self, depths: Tensor) -> Tensor:
+        """Which of those masks holds at nodes of these depths: int64 of the same shape."""
+
+    def norms(self) -> Sequence[Norm]:
+        """Every norm of the model, in the order the input meets them."""
+
+    def adapted(self, norms: Mapping[str, Affine]) -> Self:
+        """The same frozen weights seen through other parameters of some norms, one row for each input."""
+
+    def encode(self, prepared: P) -> E:
+        """The input side, with gradients to the adapted norms where grad is on."""
+
+    def capacity(self, encoded: E) -> list[int]:
         """For each input, how many tokens the model can output at most after its prompt."""
 
-    def begin(self, encoded: Encoded) -> State:
+    def begin(self, encoded: E) -> S:
         """Reads the prompts; the frontier is then the root of each tree, (B, 1)."""
 
-    def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
+    def extend(self, state: S, parents: Tensor, tokens: Tensor) -> S:
         """Appends nodes: row j of input b continues row parents[b, j] of the last frontier with tokens[b, j].
 
         A negative parent is padding. An input whose rows are all padding has ended and may be dropped from the work.
         The state passed in is spent.
         """
 
-    def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
+    def score(self, encoded: E, trees: PackedTrees) -> Tensor:
         """Last hidden states of every node of every tree in one pass, with gradients where grad is on: (B, N, d)."""
 
-    def log_pi(self, hidden: Tensor, depths: Tensor | int) -> Tensor:
-        """log pi(. | node), float32, -inf on what decoding forbids at that depth: (..., d) -> (..., V)."""
+    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
+        """log pi(. | node), float32 or better, -inf on what decoding forbids at that depth: (..., d) -> (..., V)."""
 
 
 def generator(seed: int, utterance: str) -> torch.Generator:

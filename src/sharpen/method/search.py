@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from sharpen.method.entropy import entropy
-from sharpen.method.policy import Frontier, Policy, check_limits
+from sharpen.method.policy import E, P, Policy, S, check_limits
 from sharpen.method.tree import Hypothesis, HypothesisTree
-
-E = TypeVar("E")
-S = TypeVar("S", bound=Frontier)
 
 Rules = Callable[[Tensor, list[list[int]]], Tensor]
 """Narrows log pi by what was said before: (n, V) log-probabilities and the n prefixes -> (n, V), normalised again."""
@@ -29,7 +25,7 @@ Choose = Callable[[int, Tensor, list[int], list[int]], Tensor]
 
 @torch.no_grad()
 def greedy(
-    policy: Policy[E, S], encoded: E, limits: Sequence[int], *, rules: Rules | None = None, entropies: bool = False
+    policy: Policy[P, E, S], encoded: E, limits: Sequence[int], *, rules: Rules | None = None, entropies: bool = False
 ) -> list[HypothesisTree]:
     """The most probable token at every step: one hypothesis for each input."""
 
@@ -41,7 +37,7 @@ def greedy(
 
 @torch.no_grad()
 def sample(
-    policy: Policy[E, S],
+    policy: Policy[P, E, S],
     encoded: E,
     limits: Sequence[int],
     samples: int,
@@ -69,7 +65,7 @@ def sample(
 
 
 def _descend(
-    policy: Policy[E, S],
+    policy: Policy[P, E, S],
     encoded: E,
     limits: Sequence[int],
     count: int,
@@ -122,7 +118,7 @@ def _descend(
 
 @torch.no_grad()
 def beam(
-    policy: Policy[E, S],
+    policy: Policy[P, E, S],
     encoded: E,
     limits: Sequence[int],
     beams: int,
@@ -202,7 +198,7 @@ def _narrowed(log_pi: Tensor, tree: HypothesisTree, nodes: list[int], rules: Rul
 
 
 def _extend(
-    policy: Policy[E, S],
+    policy: Policy[P, E, S],
     state: S,
     parents: list[list[int]],
     trees: list[HypothesisTree],

@@ -147,3 +147,35 @@ def pack(trees: Sequence[HypothesisTree], device: torch.device | str = "cpu") ->
         for node in range(1, n):  # parents come before their children, so one pass in order is enough
             ancestors[b, node] |= ancestors[b, tree.parents[node]]
     return PackedTrees(*(torch.from_numpy(a).to(device) for a in (tokens, depths, valid, ancestors)))
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The distinct edges of B trees, and every hypothesis as a path over nodes and edges.
+
+    Nodes are numbered through the batch, tree after tree: the order in which `PackedTrees.valid` picks them.
+    """
+
+    node: Tensor  # (E,) int64
+    token: Tensor  # (E,) int64
+    node_paths: list[list[list[int]]]  # for each tree and hypothesis, the node before every token
+    edge_paths: list[list[list[int]]]  # and the edge of every token
+
+
+def edges(trees: Sequence[HypothesisTree], device: torch.device | str = "cpu") -> Edges:
+    """Numbers the distinct (node, token) pairs that the hypotheses use."""
+    number: dict[tuple[int, int], int] = {}
+    node_paths: list[list[list[int]]] = []
+    edge_paths: list[list[list[int]]] = []
+    first = 0
+    for tree in trees:
+        node_paths.append([[first + node for node in y.nodes] for y in tree.hypotheses])
+        edge_paths.append(
+            [
+                [number.setdefault(edge, len(number)) for edge in zip(nodes, y.tokens, strict=True)]
+                for nodes, y in zip(node_paths[-1], tree.hypotheses, strict=True)
+            ]
+        )
+        first += len(tree)
+    node, token = zip(*number, strict=True)
+    return Edges(torch.tensor(node, device=device), torch.tensor(token, device=device), node_paths, edge_paths)

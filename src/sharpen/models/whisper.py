@@ -9,7 +9,7 @@ whatever the number of hypotheses, and norm parameters that differ from utteranc
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sharpen.method.norms import Affine, Norm, Side
 from sharpen.method.tree import PackedTrees
 from sharpen.models.cache import TreeCache
 from sharpen.models.checkpoint import Checkpoint
 
-Norms = Mapping[str, tuple[Tensor, Tensor]]  # name -> weight (B, d), bias (B, d): each utterance has its own
+
+@dataclass(frozen=True)
+class Prepared:
+    """Utterances up to where the first norm stands: the convolutions are behind them."""
+
+    stem: Tensor  # (B, S, d)
+    prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def select(self, inputs: Sequence[int]) -> Prepared:
+        rows = list(inputs)
+        if rows == list(range(len(self))):
+            return self
+        return Prepared(self.stem[rows], tuple(self.prompts[b] for b in rows))
 
 
 @dataclass(frozen=True)
@@ -41,9 +57,11 @@ class Encoded:
         """The same utterances with other prompts."""
         return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
 
-    def select(self, utterances: Sequence[int]) -> Encoded:
+    def select(self, inputs: Sequence[int]) -> Encoded:
         """Some of the utterances."""
-        rows = list(utterances)
+        rows = list(inputs)
+        if rows == list(range(len(self.prompts))):
+            return self
         cross = tuple((k[rows], v[rows]) for k, v in self.cross)
         return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows))
 
@@ -71,7 +89,8 @@ class WhisperPolicy:
         self.heads = int(config.decoder_attention_heads)
         self.encoder_heads = int(config.encoder_attention_heads)
         self.max_positions = int(config.max_target_positions)
-        self.norms: Norms = {}
+        self._norms = {norm.name: norm for norm in _list_norms(self.model.model)}
+        self._own: Mapping[str, Affine] = {}
         forbidden = torch.zeros(2, config.vocab_size, dtype=torch.bool)  # row 0: later steps, row 1: the first step
         forbidden[:, list(checkpoint.suppress)] = True
         forbidden[:, self.eos + 1 : checkpoint.tokenizer.timestamp_begin] = True  # languages and other specials
@@ -88,10 +107,19 @@ class WhisperPolicy:
     def dtype(self) -> torch.dtype:
         return self.model.proj_out.weight.dtype  # type: ignore[no-any-return]
 
-    def adapted(self, norms: Norms) -> WhisperPolicy:
-        """The same frozen weights seen through other norm parameters."""
+    @property
+    def vocabulary(self) -> Tensor:
+        return self.model.proj_out.weight  # type: ignore[no-any-return]
+
+    def mask(self, depths: Tensor) -> Tensor:
+        return (depths == 0).long()
+
+    def norms(self) -> list[Norm]:
+        return list(self._norms.values())
+
+    def adapted(self, norms: Mapping[str, Affine]) -> WhisperPolicy:
         view = copy.copy(self)
-        view.norms = norms
+        view._own = norms
         return view
 
     def timestamped(self) -> WhisperPolicy:
@@ -103,26 +131,28 @@ class WhisperPolicy:
     def capacity(self, encoded: Encoded) -> list[int]:
         return [self.max_positions - len(prompt) + 1 for prompt in encoded.prompts]  # the last token is never fed back
 
-    def stem(self, features: Tensor) -> Tensor:
-        """The convolutions and positions, which lie before the first norm: (B, mels, 3000) -> (B, S, d)."""
+    @torch.no_grad()
+    def prepare(self, features: Tensor, prompts: Sequence[Sequence[int]]) -> Prepared:
+        """The convolutions and positions, computed once whatever adapts: (B, mels, 3000) -> (B, S, d)."""
         encoder = self.model.model.encoder
         x = F.gelu(encoder.conv1(features.to(self.device, self.dtype)))
         x = F.gelu(encoder.conv2(x)).transpose(1, 2)
-        return x + encoder.embed_positions.weight[: x.shape[1]]  # type: ignore[no-any-return]
+        stem = x + encoder.embed_positions.weight[: x.shape[1]]
+        return Prepared(stem, tuple(tuple(prompt) for prompt in prompts))
 
-    def encode(self, stem: Tensor, prompts: Sequence[Sequence[int]]) -> Encoded:
+    def encode(self, prepared: Prepared) -> Encoded:
         """Encoder states and every decoder layer's cross-attention keys and values."""
         encoder, decoder = self.model.model.encoder, self.model.model.decoder
-        x = stem
+        x = prepared.stem
         for i, layer in enumerate(encoder.layers):
             name = f"encoder.layers.{i}"
-            y = self._norm(f"{name}.self_attn_layer_norm", layer.self_attn_layer_norm, x)
+            y = self._norm(f"{name}.self_attn_layer_norm", x)
             q, k, v = _queries(layer.self_attn, y, self.encoder_heads), *_keys_values(layer.self_attn, y)
             x = x + layer.self_attn.out_proj(_attend(q, k, v))
-            x = x + _mlp(layer, self._norm(f"{name}.final_layer_norm", layer.final_layer_norm, x))
-        states = self._norm("encoder.layer_norm", encoder.layer_norm, x)
+            x = x + _mlp(layer, self._norm(f"{name}.final_layer_norm", x))
+        states = self._norm("encoder.layer_norm", x)
         cross = tuple(_keys_values(layer.encoder_attn, states) for layer in decoder.layers)
-        return Encoded(states, cross, tuple(tuple(prompt) for prompt in prompts))
+        return Encoded(states, cross, prepared.prompts)
 
     def begin(self, encoded: Encoded) -> WhisperState:
         B, lengths = len(encoded.prompts), [len(prompt) for prompt in encoded.prompts]
@@ -184,15 +214,10 @@ class WhisperPolicy:
         x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
         for i in range(len(decoder.layers)):
             x = self._decoder_layer(i, x, bias, encoded.cross[i], rows, None)
-        return self._norm("decoder.layer_norm", decoder.layer_norm, x[:, P:], rows)
+        return self._norm("decoder.layer_norm", x[:, P:], rows)
 
-    def log_pi(self, hidden: Tensor, depths: Tensor | int) -> Tensor:
-        logits = self.logits(hidden)
-        if isinstance(depths, int):
-            forbidden = self.forbidden[int(depths == 0)]
-        else:
-            forbidden = self.forbidden[(depths == 0).long()]
-        return logits.masked_fill(forbidden, -torch.inf).log_softmax(-1)
+    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
+        return self.logits(hidden).masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The whole vocabulary, nothing forbidden, float32: (..., d) -> (..., V)."""
@@ -216,28 +241,31 @@ class WhisperPolicy:
         bias = _additive(cache.visible[:, :, : cache.used], self.dtype)
         for i in range(len(decoder.layers)):
             x = self._decoder_layer(i, x, bias, cross[i], rows, cache)
-        return self._norm("decoder.layer_norm", decoder.layer_norm, x, rows)
+        return self._norm("decoder.layer_norm", x, rows)
 
     def _decoder_layer(
         self, i: int, x: Tensor, bias: Tensor, cross: tuple[Tensor, Tensor], rows: Tensor, cache: TreeCache | None
     ) -> Tensor:
         layer, name = self.model.model.decoder.layers[i], f"decoder.layers.{i}"
-        y = self._norm(f"{name}.self_attn_layer_norm", layer.self_attn_layer_norm, x, rows)
+        y = self._norm(f"{name}.self_attn_layer_norm", x, rows)
         k, v = _keys_values(layer.self_attn, y)
         if cache is not None:
             k, v = cache.write(i, k, v)
         x = x + layer.self_attn.out_proj(_attend(_queries(layer.self_attn, y, self.heads), k, v, bias))
-        y = self._norm(f"{name}.encoder_attn_layer_norm", layer.encoder_attn_layer_norm, x, rows)
+        y = self._norm(f"{name}.encoder_attn_layer_norm", x, rows)
         x = x + layer.encoder_attn.out_proj(_attend(_queries(layer.encoder_attn, y, self.heads), *cross))
-        return x + _mlp(layer, self._norm(f"{name}.final_layer_norm", layer.final_layer_norm, x, rows))
+        return x + _mlp(layer, self._norm(f"{name}.final_layer_norm", x, rows))
 
-    def _norm(self, name: str, frozen: nn.LayerNorm, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        if name not in self.norms:
-            return F.layer_norm(x, frozen.normalized_shape, frozen.weight, frozen.bias, frozen.eps)
-        weight, bias = self.norms[name]
-        if rows is not None and len(rows) < len(weight):
-            weight, bias = weight[rows], bias[rows]
-        return F.layer_norm(x, frozen.normalized_shape, eps=frozen.eps) * weight[:, None] + bias[:, None]
+    def _norm(self, name: str, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        return self._norms[name].apply(x, self._own.get(name), rows)
+
+
+def _list_norms(model: Any) -> Iterator[Norm]:
+    sides: tuple[Side, ...] = ("encoder", "decoder")
+    for side in sides:
+        for name, module in getattr(model, side).named_modules(prefix=side):
+            if isinstance(module, nn.LayerNorm):
+                yield Norm(name, side, "layer", module.eps, module.weight, module.bias)
 
 
 def _queries(attention: Any, x: Tensor, heads: int) -> Tensor:

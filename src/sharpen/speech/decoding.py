@@ -87,7 +87,8 @@ def decode(
 ) -> list[Decoded]:
     """Decodes a batch of windows; a language of None is detected."""
     tokenizer, mel = policy.checkpoint.tokenizer, policy.checkpoint.mel
-    encoded = policy.encode(policy.stem(log_mel([w.samples for w in windows], mel)), [[tokenizer.sot]] * len(windows))
+    features = log_mel([w.samples for w in windows], mel)
+    encoded = policy.encode(policy.prepare(features, [[tokenizer.sot]] * len(windows)))
     known = [language or "en" for language in languages]
     unknown = [b for b, language in enumerate(languages) if language is None]
     if unknown and tokenizer.multilingual:

@@ -1,0 +1,326 @@
+"""The episode: search, score, step, again; then forget.
+
+`adapt` minimises the entropy of pi(. | q) for each input q of a batch on that input's own copy of the norms. Rows of the
+batch never meet: each has its hypotheses, its loss, its normaliser, its random draws and its row of every optimiser
+state, and one elementwise AdamW step serves them all.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sharpen.errors import SharpenError
+from sharpen.method import norms as norm_room
+from sharpen.method import objectives, search
+from sharpen.method.entropy import node_entropies_and_edge_logprobs
+from sharpen.method.norms import Norm, Sides
+from sharpen.method.objectives import METHODS, Group, Method, Normalise, Objective, Search
+from sharpen.method.policy import E, P, Policy, S, generator
+from sharpen.method.tree import Edges, HypothesisTree, edges, pack
+
+CERTAIN = 0.99  # probability of the best hypothesis at which "certain" stops
+SETTLED = 0.01  # relative change of mean H_tok between two steps at which "settled" stops
+StopRule = Literal["certain", "agreed", "settled"]
+NOT_FINITE = "step {}: the loss or its gradient is not finite; the last finite norms are kept"
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """How to adapt; the defaults are the paper's."""
+
+    method: str | Method = "em-tok-b"  # a name in METHODS, or a row of your own
+    steps: int = 10  # updates of the norms
+    samples: int = 16  # G: hypotheses at each step; one for greedy search
+    lr: float = 1e-3  # AdamW's learning rate
+    weight_decay: float = 0.0  # AdamW's; the paper does not state one
+    norms: Sides = "encoder+decoder"  # which side's norms to adapt
+    normalise: Normalise = "tokens"  # Z: the group's token count (the paper), or "group": G, exactly unbiased
+    stop: tuple[StopRule, ...] = ()  # ends early: "certain", "agreed" (all hypotheses one text), "settled"
+    guard: bool = True  # fall back to the source transcript where the adapted one looks broken
+    explain: bool = False  # also decode greedily before every step
+    seed: int = 0  # of the samples
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, str) and self.method not in METHODS:
+            raise SharpenError(f"unknown method {self.method!r}; choose from {', '.join(METHODS)}, or give a Method")
+        for name, least in (("steps", 0), ("samples", 1)):
+            if getattr(self, name) < least:
+                raise SharpenError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise SharpenError(f"lr is {self.lr}; expected a positive number, such as the paper's 1e-3")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise SharpenError(f"weight_decay is {self.weight_decay}; expected 0 or more")
+        allowed = {"norms": ("encoder+decoder", "encoder", "decoder"), "normalise": ("tokens", "group")}
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(values)}")
+        unknown = set(self.stop) - {"certain", "agreed", "settled"}
+        if unknown:
+            raise SharpenError(f"stop names {', '.join(sorted(unknown))}; expected certain, agreed or settled")
+
+    @property
+    def row(self) -> Method:
+        """The method's row."""
+        return METHODS[self.method] if isinstance(self.method, str) else self.method
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step saw of one input, before its update."""
+
+    loss: float
+    H_tok: float  # mean over the hypotheses, in nats
+    H_seq: float  # mean over the hypotheses, in nats
+    hypotheses: int
+    distinct: int  # different token sequences
+    distinct_texts: int  # different texts after normalisation; as `distinct` where no text function was given
+    nodes: int  # of the tree
+    tokens: int  # of all hypotheses: what G separate rows would compute
+    truncated: int  # hypotheses that the length limit ended
+    best_probability: float  # of the most probable hypothesis
+    gradient_norm: float
+    seconds: dict[str, float]  # encode, search, score, backward, update: of the whole batch
+    tree: HypothesisTree | None = None  # with `explain`
+    greedy: tuple[int, ...] | None = None  # with `explain`: the greedy output before this step's update
+
+
+@dataclass
+class Trace:
+    """One input's way through its episode."""
+
+    steps: list[Step] = field(default_factory=list)
+    stopped: str = ""  # why it ended before its last step, if it did
+
+
+@dataclass(frozen=True)
+class Episode(Generic[P, E, S]):
+    """The outcome for a batch: the model as each input's norms now make it, and how it got there."""
+
+    policy: Policy[P, E, S]  # a view; the model itself is as it was
+    theta: Tensor  # (B, parameters)
+    traces: list[Trace]
+
+
+def adapt(
+    policy: Policy[P, E, S],
+    prepared: P,
+    options: Adaptation,
+    *,
+    ids: Sequence[str],
+    limits: Sequence[int],
+    text: Callable[[Sequence[int]], str] | None = None,
+    on_step: Callable[[int, list[Step]], None] | None = None,
+) -> Episode[P, E, S]:
+    """Adapts each of B inputs for itself; `ids` name their random draws, `text` lets hypotheses be compared as words."""
+    B, method = len(prepared), options.row
+    if not len(ids) == len(limits) == B:
+        raise SharpenError(f"{B} inputs, {len(ids)} ids and {len(limits)} limits: give one of each for every input")
+    chosen = norm_room.choose(policy.norms(), options.norms)
+    theta = norm_room.initial(chosen, B)
+    traces = [Trace() for _ in range(B)]
+    if method.search is None or method.objective is None or options.steps == 0:
+        return Episode(policy, theta, traces)
+    worker = _Worker(policy, chosen, options, method.search, method.objective, text)
+    moments = torch.zeros_like(theta), torch.zeros_like(theta)
+    draws = [generator(options.seed, i) for i in ids]
+    fixed: E | None = None
+    if all(norm.side == "decoder" for norm in chosen):
+        with torch.no_grad():
+            fixed = policy.encode(prepared)  # nothing that adapts comes before it
+    rows = list(range(B))  # inputs still adapting
+    for number in range(1, options.steps + 1):
+        leaf = theta[rows].requires_grad_()
+        view = policy.adapted(norm_room.affine(chosen, leaf))
+        start = time.perf_counter()
+        encoded = view.encode(prepared.select(rows)) if fixed is None else fixed.select(rows)
+        seconds = {"encode": time.perf_counter() - start}
+        steps, gradient = worker.step(view, encoded, leaf, [draws[b] for b in rows], [limits[b] for b in rows], seconds)
+        finite = [
+            ok and math.isfinite(step.loss)
+            for ok, step in zip(torch.isfinite(gradient).all(1).tolist(), steps, strict=True)
+        ]
+        alive = [b for b, ok in zip(rows, finite, strict=True) if ok]
+        _adamw(theta, moments, gradient[finite], alive, number, options)
+        for b, step, ok in zip(rows, steps, finite, strict=True):
+            traces[b].steps.append(step)
+            traces[b].stopped = _stop_reason(traces[b].steps, options.stop) if ok else NOT_FINITE.format(number)
+        if on_step is not None:
+            on_step(number, steps)
+        rows = [b for b in alive if not traces[b].stopped]
+        if not rows:
+            break
+    return Episode(policy.adapted(norm_room.affine(chosen, theta)), theta, traces)
+
+
+@dataclass(frozen=True)
+class _Worker(Generic[P, E, S]):
+    """What stays the same over the steps of an episode."""
+
+    policy: Policy[P, E, S]
+    norms: list[Norm]
+    options: Adaptation
+    search: Search
+    objective: Objective
+    text: Callable[[Sequence[int]], str] | None
+
+    def step(
+        self,
+        view: Policy[P, E, S],
+        encoded: E,
+        theta: Tensor,
+        draws: list[torch.Generator],
+        limits: list[int],
+        seconds: dict[str, float],
+    ) -> tuple[list[Step], Tensor]:
+        """Hypotheses under theta, their loss, its gradient: what each input's trace keeps, and (B, parameters).
+
+        The encoder has run once, with its gradient: the search sees the same values without it.
+        """
+        with torch.no_grad():
+            frozen = self.policy.adapted(norm_room.affine(self.norms, theta.detach()))
+            with _timed(seconds, "search"):
+                trees = self._find(frozen, encoded.detach(), draws, limits)
+            spoken = search.greedy(frozen, encoded.detach(), limits) if self.options.explain else None
+        with _timed(seconds, "score"):
+            packed, paths = pack(trees, theta.device), edges(trees, theta.device)
+            hidden = view.score(encoded, packed)[packed.valid]  # (M, d): the nodes of all trees
+            entropies, logprobs = node_entropies_and_edge_logprobs(
+                hidden,
+                view.vocabulary,
+                view.forbidden,
+                view.mask(packed.depths[packed.valid]),
+                paths.node,
+                paths.token,
+            )
+            groups = gather(paths, entropies, logprobs)
+            losses = [
+                loss(paths, b, group, self.objective, self.options.normalise, entropies, logprobs)
+                for b, group in enumerate(groups)
+            ]
+        with _timed(seconds, "backward"):
+            (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), theta)  # rows are independent
+        sizes = gradient.norm(dim=1).tolist()
+        steps = []
+        for b, (tree, group) in enumerate(zip(trees, groups, strict=True)):
+            greedy = spoken[b].hypotheses[0].tokens if spoken else None
+            steps.append(_summary(tree, group, losses[b].item(), sizes[b], seconds, self.text, greedy))
+        return steps, gradient
+
+    def _find(
+        self, policy: Policy[P, E, S], encoded: E, draws: list[torch.Generator], limits: list[int]
+    ) -> list[HypothesisTree]:
+        if self.search == "greedy":
+            return search.greedy(policy, encoded, limits)
+        if self.search == "sample":
+            return search.sample(policy, encoded, limits, self.options.samples, draws)
+        return search.beam(policy, encoded, limits, self.options.samples)
+
+
+def gather(paths: Edges, entropies: Tensor, logprobs: Tensor) -> list[Group]:
+    """Every input's hypotheses position by position, from the nodes' entropies (M,) and the edges' log pi (E,)."""
+    ent, logp = entropies.detach().double().cpu().numpy(), logprobs.detach().double().cpu().numpy()
+    groups = []
+    for node_paths, edge_paths in zip(paths.node_paths, paths.edge_paths, strict=True):
+        shape = len(node_paths), max(len(path) for path in node_paths)
+        group = Group(np.zeros(shape), np.zeros(shape), np.zeros(shape))
+        for i, (nodes, steps) in enumerate(zip(node_paths, edge_paths, strict=True)):
+            group.entropies[i, : len(nodes)] = ent[nodes]
+            group.logprobs[i, : len(nodes)] = logp[steps]
+            group.inside[i, : len(nodes)] = 1.0
+        groups.append(group)
+    return groups
+
+
+def loss(
+    paths: Edges,
+    b: int,
+    group: Group,
+    objective: Objective,
+    normalise: Normalise,
+    entropies: Tensor,  # (M,)
+    logprobs: Tensor,  # (E,)
+) -> Tensor:
+    """L of input b: what its hypotheses are charged, summed on the edges and nodes they share."""
+    charges = objective(group)
+    Z = objectives.normaliser(group, normalise)
+    a, c = np.zeros(len(logprobs)), np.zeros(len(entropies))
+    for i, (nodes, steps) in enumerate(zip(paths.node_paths[b], paths.edge_paths[b], strict=True)):
+        a[steps] += charges.edges[i, : len(steps)] / Z  # a path meets an edge once
+        c[nodes] += charges.nodes[i, : len(nodes)] / Z
+    return logprobs @ torch.from_numpy(a).to(logprobs) + entropies @ torch.from_numpy(c).to(entropies)
+
+
+def _adamw(
+    theta: Tensor,
+    moments: tuple[Tensor, Tensor],
+    gradient: Tensor,
+    rows: list[int],
+    t: int,
+    options: Adaptation,
+) -> None:
+    """AdamW with torch's defaults on the given rows of theta, in place; an episode's rows all count the same steps."""
+    b1, b2, eps = 0.9, 0.999, 1e-8
+    m = moments[0][rows] * b1 + gradient * (1 - b1)
+    v = moments[1][rows] * b2 + gradient.square() * (1 - b2)
+    moments[0][rows], moments[1][rows] = m, v
+    step = (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)
+    theta[rows] = theta[rows] * (1 - options.lr * options.weight_decay) - options.lr * step
+
+
+def _summary(
+    tree: HypothesisTree,
+    group: Group,
+    value: float,
+    gradient_norm: float,
+    seconds: dict[str, float],
+    text: Callable[[Sequence[int]], str] | None,
+    greedy: tuple[int, ...] | None,
+) -> Step:
+    distinct = {y.tokens for y in tree.hypotheses}
+    texts = distinct if text is None else {text(y.content) for y in tree.hypotheses}
+    return Step(
+        loss=value,
+        H_tok=float(group.H_tok.mean()),
+        H_seq=float(group.H_seq.mean()),
+        hypotheses=len(tree.hypotheses),
+        distinct=len(distinct),
+        distinct_texts=len(texts),
+        nodes=len(tree),
+        tokens=sum(len(y) for y in tree.hypotheses),
+        truncated=sum(not y.finished for y in tree.hypotheses),
+        best_probability=math.exp(-float(group.H_seq.min())),
+        gradient_norm=gradient_norm,
+        seconds=seconds,
+        tree=tree if greedy is not None else None,
+        greedy=greedy,
+    )
+
+
+def _stop_reason(steps: list[Step], rules: tuple[StopRule, ...]) -> str:
+    """Why to stop after these steps, or nothing."""
+    last = steps[-1]
+    if "certain" in rules and last.best_probability >= CERTAIN:
+        return f"certain: the best hypothesis has probability {last.best_probability:.3f}"
+    if "agreed" in rules and last.hypotheses > 1 and last.distinct_texts == 1:
+        return "agreed: all hypotheses are the same text"
+    if "settled" in rules and len(steps) > 1:
+        before = steps[-2].H_tok
+        if abs(last.H_tok - before) <= SETTLED * abs(before):
+            return f"settled: entropy {before:.3f} -> {last.H_tok:.3f}"
+    return ""
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - start

@@ -1,0 +1,87 @@
+"""Norm parameters of one's own for every input, over a model that is never written.
+
+A batch of B inputs owns one matrix theta (B, P): each row holds that input's copy of every adapted weight and bias.
+Forgetting the matrix is the reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sharpen.errors import SharpenError
+
+Side = Literal["encoder", "decoder"]
+Sides = Literal["encoder+decoder", "encoder", "decoder"]
+
+
+class Affine(NamedTuple):
+    """What follows a normalisation, for each input of a batch."""
+
+    weight: Tensor  # (B, d)
+    bias: Tensor | None  # (B, d)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """One norm of a frozen model, and how it is applied."""
+
+    name: str
+    side: Side  # of the model: what reads the input, or what writes the output
+    kind: Literal["layer", "rms", "rms-plus-one"]  # rms-plus-one multiplies by 1 + weight, as Gemma does
+    eps: float
+    weight: Tensor  # (d,)
+    bias: Tensor | None = None  # (d,)
+
+    def apply(self, x: Tensor, own: Affine | None = None, rows: Tensor | None = None) -> Tensor:
+        """Normalises x (b, n, d) with the model's parameters or each input's own; `rows` says which inputs x has."""
+        if own is None:
+            return self._normalise(x, self.weight, self.bias)
+        weight, bias = own
+        if len(weight) == 1:  # one input: the fused kernel does it, and its backward
+            return self._normalise(x, weight[0], None if bias is None else bias[0])
+        if rows is not None and len(rows) < len(weight):
+            weight, bias = weight[rows], None if bias is None else bias[rows]
+        y = self._normalise(x, None, None) * self._scale(weight)[:, None]
+        return y if bias is None else y + bias[:, None]
+
+    def _scale(self, weight: Tensor) -> Tensor:
+        return 1 + weight if self.kind == "rms-plus-one" else weight
+
+    def _normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        d = (x.shape[-1],)
+        if self.kind == "layer":
+            return F.layer_norm(x, d, weight, bias, self.eps)
+        y = F.rms_norm(x, d, None if weight is None else self._scale(weight), self.eps)
+        return y if bias is None else y + bias
+
+
+def choose(norms: Sequence[Norm], sides: Sides) -> list[Norm]:
+    """The norms to adapt."""
+    chosen = [norm for norm in norms if norm.side in sides.split("+")]
+    if not chosen:
+        have = sorted({norm.side for norm in norms})
+        raise SharpenError(f"the model has no norms in its {sides}; it has some in: {', '.join(have) or 'nothing'}")
+    return chosen
+
+
+def initial(norms: Sequence[Norm], B: int) -> Tensor:
+    """theta (B, P): every row the model's own parameters, at least float32."""
+    flat = torch.cat([t.flatten() for norm in norms for t in (norm.weight, norm.bias) if t is not None])
+    return flat.to(torch.promote_types(flat.dtype, torch.float32)).expand(B, -1).clone()
+
+
+def affine(norms: Sequence[Norm], theta: Tensor) -> Mapping[str, Affine]:
+    """theta's rows as each norm's weights and biases, differentiable in theta."""
+    sizes = [len(t) for norm in norms for t in (norm.weight, norm.bias) if t is not None]
+    parts = iter(torch.split(theta, sizes, dim=1))
+    own: dict[str, Affine] = {}
+    for norm in norms:
+        weight = next(parts).to(norm.weight.dtype)
+        own[norm.name] = Affine(weight, None if norm.bias is None else next(parts).to(norm.weight.dtype))
+    return own

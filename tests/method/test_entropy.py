@@ -1,0 +1,82 @@
+import math
+
+import pytest
+import torch
+
+from sharpen.method import entropy as room
+from sharpen.method.entropy import entropy, node_entropies_and_edge_logprobs
+
+M, V, D = 7, 23, 5
+
+
+@pytest.fixture
+def case():
+    """Nodes with two masks, several edges at one node, none at another."""
+    g = torch.Generator().manual_seed(0)
+    hidden = torch.randn(M, D, generator=g, dtype=torch.float64)
+    weight = torch.randn(V, D, generator=g, dtype=torch.float64)
+    forbidden = torch.zeros(2, V, dtype=torch.bool)
+    forbidden[0, [1, 5, 6]] = True
+    forbidden[1, [0, 1, 2, 5, 6, 20]] = True
+    mask = torch.tensor([1, 0, 0, 0, 1, 0, 0])
+    edge_node = torch.tensor([0, 1, 1, 1, 3, 5, 6, 6])
+    edge_token = torch.tensor([3, 0, 2, 4, 7, 22, 10, 11])
+    return hidden, weight, forbidden, mask, edge_node, edge_token
+
+
+def plain(hidden, weight, forbidden, mask, edge_node, edge_token):
+    log_pi = (hidden @ weight.T).masked_fill(forbidden[mask], -torch.inf).log_softmax(-1)
+    return entropy(log_pi), log_pi[edge_node, edge_token]
+
+
+def test_entropy_is_exact_and_safe_where_tokens_are_forbidden():
+    log_pi = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64).log()
+    assert float(entropy(log_pi)) == pytest.approx(1.5 * math.log(2), abs=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1, 3 * V, 1 << 22])
+def test_fused_head_passes_gradcheck(case, at_once, monkeypatch):
+    monkeypatch.setattr(room, "LOGITS_AT_ONCE", at_once)
+    hidden, *rest = case
+    assert torch.autograd.gradcheck(lambda h: node_entropies_and_edge_logprobs(h, *rest), (hidden.requires_grad_(),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_fused_head_equals_the_plain_one(case, dtype):
+    hidden, weight, *rest = case
+    ours, theirs = (hidden.to(dtype).requires_grad_() for _ in range(2))
+    weight = weight.to(dtype)
+    fused, expected = node_entropies_and_edge_logprobs(ours, weight, *rest), plain(theirs, weight, *rest)
+    for a, b in zip(fused, expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+    g = torch.Generator().manual_seed(1)
+    weights = [torch.randn(x.shape, generator=g, dtype=dtype) for x in fused]
+    gradients = [
+        torch.autograd.grad(sum((w * x).sum() for w, x in zip(weights, values, strict=True)), leaf)[0]
+        for values, leaf in ((fused, ours), (expected, theirs))
+    ]
+    assert torch.allclose(*gradients, atol=1e-4)
+
+
+def test_fused_head_in_half_precision_returns_float32(case):
+    hidden, weight, *rest = case
+    entropies, logprobs = node_entropies_and_edge_logprobs(hidden.bfloat16(), weight.bfloat16(), *rest)
+    assert entropies.dtype == logprobs.dtype == torch.float32
+    assert torch.allclose(entropies.double(), plain(hidden, weight, *rest)[0], atol=0.1)
+
+
+def test_fused_head_at_whispers_size_equals_the_plain_one():
+    g = torch.Generator().manual_seed(2)
+    hidden = torch.randn(150, 64, generator=g).requires_grad_()
+    weight = torch.randn(51865, 64, generator=g) * 0.3
+    forbidden = torch.rand(2, 51865, generator=g) < 0.02
+    mask = torch.arange(150).eq(0).long()
+    edge_node = torch.arange(150)
+    edge_token = torch.tensor([(~forbidden[m]).nonzero()[n, 0] for n, m in enumerate(mask.tolist())])
+    ours = node_entropies_and_edge_logprobs(hidden, weight, forbidden, mask, edge_node, edge_token)
+    expected = plain(hidden, weight, forbidden, mask, edge_node, edge_token)
+    for a, b in zip(ours, expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-4, rtol=1e-5)
+    (of_ours,) = torch.autograd.grad(ours[0].sum() + ours[1].sum(), hidden)
+    (of_theirs,) = torch.autograd.grad(expected[0].sum() + expected[1].sum(), hidden)
+    assert (of_ours - of_theirs).norm() < 1e-4 * of_theirs.norm()
