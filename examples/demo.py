@@ -1,10 +1,11 @@
-"""Transcribes the example clips with whisper-base and prints what it heard beside what was said."""
+"""Transcribes the example clips with whisper-base, as it is and adapted, beside what was said."""
 
 from __future__ import annotations
 
 import json
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 from tqdm import tqdm
@@ -14,29 +15,56 @@ from sharpen.evaluation.normalize import normaliser
 from sharpen.evaluation.score import ErrorCounts, word_errors
 
 EXAMPLES = Path(__file__).parent
-WIDTH = 44  # of the two columns of text
+WIDTH = 44  # of the columns of text
+METHODS = {
+    "source": sharpen.Options(language="en", timestamps=False),
+    "beam": sharpen.Options(language="en", timestamps=False, decode="beam", beam_size=16),
+    "greedy-em": sharpen.Options(language="en", timestamps=False, adapt=sharpen.Adaptation(method="greedy-em")),
+    "em-tok-b": sharpen.Options(language="en", timestamps=False, adapt=sharpen.Adaptation(method="em-tok-b")),
+}
 
 
 def main() -> int:
     model = sharpen.load("base")
     normalise = normaliser("whisper-en")
     clips = [json.loads(line) for line in (EXAMPLES / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
-    rows, total = [], ErrorCounts()
-    for clip in tqdm(clips, unit="clip", desc="whisper-base", leave=False):
-        text = model.transcribe(EXAMPLES / clip["audio_filepath"], language="en").text
-        errors = word_errors(normalise(clip["text"]), normalise(text))
-        total += errors
+    texts: dict[tuple[str, str], str] = {}
+    errors: dict[tuple[str, str], ErrorCounts] = {}
+    seconds = dict.fromkeys(METHODS, 0.0)
+    with tqdm(total=len(METHODS) * len(clips), unit="clip", leave=False) as bar:
+        for method, options in METHODS.items():
+            bar.set_description_str(method)
+            for clip in clips:
+                start = time.perf_counter()
+                text = model.transcribe(EXAMPLES / clip["audio_filepath"], options).text
+                seconds[method] += time.perf_counter() - start
+                texts[clip["id"], method] = text
+                errors[clip["id"], method] = word_errors(normalise(clip["text"]), normalise(text))
+                total = sum((e for (_, m), e in errors.items() if m == method), ErrorCounts())
+                bar.set_postfix_str(f"WER {100 * total.rate:.1f} %")
+                bar.update()
+    print(f"whisper-base on {len(clips)} synthetic clips; normaliser {normalise.label}\n")
+    rows = []
+    for clip in clips:
         noise = clip["noise"] if clip["snr"] is None else f"{clip['noise']} {clip['snr']:g} dB"
-        rows.append((clip["id"], noise, clip["text"], text, f"{100 * errors.rate:.0f} %"))
-    print(f"whisper-base, greedy, no adaptation; normaliser {normalise.label}\n")
-    print_table(("clip", "noise", "reference", "transcript", "WER"), rows)
-    print(
-        f"\nAll {len(rows)} clips: WER {100 * total.rate:.1f} % ({total.substitutions} substitutions, "
-        f"{total.deletions} deletions, {total.insertions} insertions in {total.reference} words)"
-    )
-    clip = EXAMPLES / clips[0]["audio_filepath"]
+        rates = [f"{100 * errors[clip['id'], method].rate:.0f} %" for method in METHODS]
+        rows.append(
+            (clip["id"], noise, clip["text"], texts[clip["id"], "source"], texts[clip["id"], "em-tok-b"], *rates)
+        )
+    print_table(("clip", "noise", "reference", "source transcript", "em-tok-b transcript", *METHODS), rows)
+    print("\nAll clips:")
+    summary = []
+    audio = sum(clip["duration"] for clip in clips)
+    for method in METHODS:
+        total = sum((errors[clip["id"], method] for clip in clips), ErrorCounts())
+        counts = f"{total.substitutions} / {total.deletions} / {total.insertions} of {total.reference}"
+        summary.append(
+            (method, f"{100 * total.rate:.1f} %", counts, f"{seconds[method]:.0f}", f"{seconds[method] / audio:.1f}")
+        )
+    print_table(("method", "WER", "subst / del / ins of words", "seconds", "per second of audio"), summary)
     command = Path(sys.prefix).name + "/bin/sharpen"
-    print(f"\nTry next:\n  {command} transcribe examples/{clip.name} --method beam\n  {command} models")
+    clip_path = f"examples/{clips[0]['audio_filepath']}"
+    print(f"\nTry next:\n  {command} transcribe {clip_path} --method em-tok-b --explain\n  {command} models")
     return 0
 
 

@@ -3,7 +3,7 @@
     python scripts/method_table.py run DATA --method em-tok-b --every 2 --out results/method-gs10.jsonl
     python scripts/method_table.py table results/method-gs10.jsonl
 
-DATA is a folder with librispeech-test-other/manifest.jsonl. Rows are flushed as they come; a rerun does what is missing.
+DATA is a folder with librispeech-test-other/manifest.jsonl. Rows are flushed as they come; a rerun does the rest.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ def transcribe(policy: WhisperPolicy, samples: np.ndarray, name: str, method: st
     limits = [default_limit(len(samples) / 16000)]
     start = time.perf_counter()
     episode = adapt(policy, prepared, Adaptation(method=method), ids=[name], limits=limits)
+    adapted = policy.adapted(episode.norms)
     with torch.no_grad():
-        encoded = episode.policy.encode(prepared)
-        find = beam(episode.policy, encoded, limits, 16) if METHODS[method].decode == "beam" else None
-        (tree,) = find or greedy(episode.policy, encoded, limits)
+        encoded = adapted.encode(prepared)
+        find = beam(adapted, encoded, limits, 16) if METHODS[method].decode == "beam" else None
+        (tree,) = find or greedy(adapted, encoded, limits)
     seconds = time.perf_counter() - start
     (trace,) = episode.traces
     result = {"text": t.decode(tree.hypotheses[0].content).strip(), "seconds": round(seconds, 2)}
@@ -94,7 +95,7 @@ def transcribe(policy: WhisperPolicy, samples: np.ndarray, name: str, method: st
         result["nodes"], result["tokens"] = [s.nodes for s in trace.steps], [s.tokens for s in trace.steps]
         result["truncated"] = sum(s.truncated for s in trace.steps)
         result["stopped"] = trace.stopped
-        result["H_tok_fresh"] = [fresh_entropy(view, prepared, limits, name) for view in (policy, episode.policy)]
+        result["H_tok_fresh"] = [fresh_entropy(view, prepared, limits, name) for view in (policy, adapted)]
     return result
 
 
@@ -119,9 +120,7 @@ def table(args: argparse.Namespace) -> int:
     rows = read_rows(args.rows)
     errors = {(r["id"], r["method"]): word_errors(NORMALISE(r["reference"]), NORMALISE(r["text"])) for r in rows}
     print(f"normaliser {NORMALISE.label}; intervals: 95 %, bootstrap over utterances, 10,000 draws\n")
-    print(
-        "| method | utterances | WER % | source WER % | difference | helped / hurt / same | entropy fell | s per utterance |"
-    )
+    print("| method | utterances | WER % | source WER % | difference | helped / hurt / same | entropy fell | s each |")
     print("|---|---|---|---|---|---|---|---|")
     for method in METHODS:
         mine = [r for r in rows if r["method"] == method]

@@ -98,9 +98,36 @@ def test_beam_and_batches_of_files(capsys):
         assert f"==> {clip} <==\n{capsys.readouterr().out}" in together
 
 
+def test_explaining(tmp_path, capsys):
+    flags = ["--method", "em-tok-b", "--steps", "2", "--samples", "4", "--explain", "--output-dir", str(tmp_path)]
+    assert main(["transcribe", str(CLIPS[0]), *TINY, *flags, "--output-format", "txt"]) == 0
+    captured = capsys.readouterr()
+    assert "entropy" in captured.err
+    assert "ferry" in captured.out
+    page = (tmp_path / "ferry.html").read_text()
+    assert page.count("<svg") >= 3
+    assert "em-tok-b" in page
+
+
+def test_adapting(tmp_path, capsys):
+    flags = ["--method", "em-tok-b", "--steps", "2", "--samples=4", "--guard", "off", "--adapt_norms", "decoder"]
+    command = ["transcribe", str(CLIPS[0]), "--model", "tiny.en", *flags, "-o", str(tmp_path), "-f", "json"]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert "step 2/2, entropy" in captured.err
+    (file,) = tmp_path.glob("*.json")
+    adaptation = json.loads(file.read_text())["adaptation"]
+    assert adaptation["method"] == "em-tok-b"
+    (window,) = adaptation["windows"]
+    assert (window["start"], window["steps"], window["refused"]) == (0.0, 2, "")
+    assert window["H_tok"][1] < window["H_tok"][0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--method", "em-tok", "--lr", "-1"], "positive"),
+        (["--steps", "-1"], "whole number"),
         (["--language", "klingonese"], "klingonese"),
         (["--model", "tiny.en", "--language", "de"], "English-only model"),
         (["--model", "no/such/model"], "no/such/model"),

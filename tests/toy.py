@@ -1,64 +1,54 @@
-"""A policy small enough to enumerate: every output, its probability and every distribution are known exactly."""
+"""The enumerable model once more, straight from its definition: what its policy calls are held to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from sharpen.method.tree import PackedTrees
-
-EOS = 0
+from sharpen.method.theory import EOS, Encoded, EnumerablePolicy
 
 
-@dataclass(frozen=True)
-class ToyState:
-    hidden: Tensor  # (B, n, d)
+class ToyPolicy(EnumerablePolicy):
+    """The enumerable model with a second way to compute everything: one prefix at a time, plain softmax."""
 
+    def encoded(self, *inputs: int) -> Encoded:
+        """The given inputs, or all three."""
+        return self.encode(self.inputs.select(inputs or range(3)))
 
-class ToyPolicy:
-    """A recurrent model: hidden' = tanh(W hidden + E[token]), logits = U hidden; token 0 ends an output."""
+    def start(self, b: int) -> Tensor:
+        """h_0 of input b: (d,)."""
+        return torch.tanh(self.A @ self.normed("encoder", self.inputs.x[b]))
 
-    def __init__(self, vocabulary: int = 4, d: int = 5, seed: int = 0, forbidden: tuple[int, ...] = ()) -> None:
-        g = torch.Generator().manual_seed(seed)
-        self.W = torch.randn(d, d, generator=g, dtype=torch.float64)
-        self.E = torch.randn(vocabulary, d, generator=g, dtype=torch.float64)
-        self.U = torch.randn(vocabulary, d, generator=g, dtype=torch.float64)
-        self.inputs = torch.randn(3, d, generator=g, dtype=torch.float64)
-        self.eos = EOS
-        self.forbidden = list(forbidden)
+    def next(self, h: Tensor, token: int) -> Tensor:
+        return torch.tanh(self.W @ h + self.E[token])
 
-    def capacity(self, encoded: Tensor) -> list[int]:
-        return [1000] * len(encoded)
+    def distribution(self, h: Tensor, depth: int = 1) -> Tensor:
+        """log pi(. | h): (d,) -> (V,)."""
+        logits = self.vocabulary @ self.normed("decoder", h)
+        return torch.where(self.forbidden[int(depth == 0)], -torch.inf, logits).log_softmax(-1)
 
-    def begin(self, encoded: Tensor) -> ToyState:
-        return ToyState(encoded[:, None])
+    def normed(self, name: str, x: Tensor) -> Tensor:
+        (norm,) = (norm for norm in self.norms() if norm.name == name)
+        own = self._own.get(name)
+        weight, bias = (norm.weight, norm.bias) if own is None else (own.weight[0], own.bias[0])
+        return F.layer_norm(x, x.shape, weight, bias, norm.eps)
 
-    def extend(self, state: ToyState, parents: Tensor, tokens: Tensor) -> ToyState:
-        rows = torch.arange(len(parents))[:, None]
-        return ToyState(torch.tanh(state.hidden[rows, parents.clamp(min=0)] @ self.W.T + self.E[tokens]))
-
-    def score(self, encoded: Tensor, trees: PackedTrees) -> Tensor:
-        raise AssertionError("no test of the searches scores the toy model")
-
-    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        logits = hidden @ self.U.T
-        logits[..., self.forbidden] = -torch.inf
-        return logits.log_softmax(-1)
-
-    def enumerate(self, hidden: Tensor, limit: int) -> dict[tuple[int, ...], float]:
-        """Every output of at most `limit` tokens with its log-probability, straight from the definition."""
-        found: dict[tuple[int, ...], float] = {}
-        open_prefixes = [((), hidden, 0.0)]
+    def log_probabilities(self, b: int, limit: int) -> dict[tuple[int, ...], Tensor]:
+        """Every output of at most `limit` tokens with its log-probability, differentiable."""
+        found: dict[tuple[int, ...], Tensor] = {}
+        open_prefixes: list[tuple[tuple[int, ...], Tensor, Tensor]] = [((), self.start(b), torch.tensor(0.0).double())]
         while open_prefixes:
             prefix, h, total = open_prefixes.pop()
-            for token, logp in enumerate(self.log_pi(h, len(prefix)).tolist()):
-                if logp == -torch.inf:
-                    continue
+            log_pi = self.distribution(h, len(prefix))
+            for token in (log_pi > -torch.inf).nonzero()[:, 0].tolist():
                 y = (*prefix, token)
                 if token == EOS or len(y) == limit:
-                    found[y] = total + logp
+                    found[y] = total + log_pi[token]
                 else:
-                    open_prefixes.append((y, torch.tanh(self.W @ h + self.E[token]), total + logp))
+                    open_prefixes.append((y, self.next(h, token), total + log_pi[token]))
         return found
+
+    def enumerate(self, b: int, limit: int) -> dict[tuple[int, ...], float]:
+        """The same as numbers."""
+        return {y: lp.item() for y, lp in self.log_probabilities(b, limit).items()}

@@ -6,14 +6,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sharpen.errors import AudioError, SharpenError, WeightsError
+    from sharpen.method.adapt import Adaptation, adapt
+    from sharpen.method.objectives import METHODS, Method
     from sharpen.speech.decoding import Options
     from sharpen.speech.longform import Segment
     from sharpen.speech.transcribe import Model, Transcript, load
 
 __version__ = "0.1.0"
-__all__ = ["AudioError", "Model", "Options", "Segment", "SharpenError", "Transcript", "WeightsError", "load"]
+__all__ = [
+    "METHODS",
+    "Adaptation",
+    "AudioError",
+    "Method",
+    "Model",
+    "Options",
+    "Segment",
+    "SharpenError",
+    "Transcript",
+    "WeightsError",
+    "adapt",
+    "load",
+]
 
 _HOMES = {
+    "METHODS": "sharpen.method.objectives",
+    "Adaptation": "sharpen.method.adapt",
+    "Method": "sharpen.method.objectives",
+    "adapt": "sharpen.method.adapt",
     "AudioError": "sharpen.errors",
     "SharpenError": "sharpen.errors",
     "WeightsError": "sharpen.errors",

@@ -6,14 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sharpen import __version__
 from sharpen.errors import SharpenError
+from sharpen.method.objectives import METHODS
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
+    from sharpen.method.adapt import Adaptation, Step
+    from sharpen.speech.explain import Explanation
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
 
@@ -59,13 +60,29 @@ def _parser() -> argparse.ArgumentParser:
 def _add_transcribe(parser: argparse.ArgumentParser) -> None:
     parser.description = "Transcribes audio or video files; flags may be written with - or _."
     parser.set_defaults(run=_transcribe)
+    adapting = [name for name, row in METHODS.items() if row.search]
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="audio or video files; - is standard input")
     add("--model", default="base", help="directory or file, size name, or Hugging Face id (default: base)")
     add("--language", default="auto", help="code or name; auto detects it (default: auto)")
     add("--task", choices=("transcribe", "translate"), default="transcribe", help="translate is into English")
-    add("--method", choices=("source", "beam"), default="source", help="source: greedy decoding (default)")
-    add("--beam-size", type=_positive, default=5, metavar="N", help="width of the beam (default: 5)")
+    add("--method", choices=METHODS, default="source", metavar="NAME",
+        help=f"source: the model as it is (default); beam; or adapt it first: {', '.join(adapting)}")  # fmt: skip
+    add("--steps", type=_count, default=10, metavar="N", help="of adaptation (default: 10)")
+    add("--samples", type=_positive, default=16, metavar="G", help="hypotheses at each step (default: 16)")
+    add("--lr", type=float, default=1e-3, help="learning rate of AdamW (default: 1e-3)")
+    add("--weight-decay", type=float, default=0.0, metavar="W", help="of AdamW (default: 0)")
+    add("--adapt-norms", choices=("encoder+decoder", "encoder", "decoder"), default="encoder+decoder",
+        help="which norms adapt (default: encoder+decoder)")  # fmt: skip
+    add("--normalise", choices=("tokens", "group"), default="tokens", help="the loss by tokens (default) or group")
+    add("--stop", action="append", default=[], choices=("certain", "agreed", "settled"),
+        help="end a window's adaptation early; may be given several times (default: never)")  # fmt: skip
+    add("--guard", choices=("on", "off"), default="on", help="fall back to the source where adapting broke the text")
+    add("--explain", action="store_true", help="say what adaptation changed, and write it as a page, STEM.html")
+    add(
+        "--decode", choices=("greedy", "beam"), help="how the answer is found (default: greedy; beam for --method beam)"
+    )
+    add("--beam-size", type=_positive, default=5, metavar="N", help="width of that beam (default: 5)")
     add("--output-format", "-f", metavar="F,F", help="txt, srt, vtt, tsv, json or all: write these files")
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add("--initial-prompt", default="", metavar="TEXT", help="text the recording continues: names, spelling, style")
@@ -108,7 +125,8 @@ def _transcribe(args: argparse.Namespace) -> int:
     options = Options(
         language=args.language,
         task=args.task,
-        method=args.method,
+        adapt=_adaptation(args),
+        decode=args.decode or METHODS[args.method].decode,
         beam_size=args.beam_size,
         timestamps=not args.no_timestamps,
         initial_prompt=args.initial_prompt,
@@ -125,53 +143,101 @@ def _transcribe(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     model = load(args.model, device=args.device, dtype=args.dtype)
     model.check(options)
-    return _report(
-        transcribe_files(model, args.files, options, args.output_dir or ".", formats), len(args.files), args.quiet
+    report = _Report(len(args.files), args.quiet, args.steps)
+    events = transcribe_files(model, args.files, options, args.output_dir or ".", formats, report.on_step)
+    return report.run(events)
+
+
+def _adaptation(args: argparse.Namespace) -> Adaptation | None:
+    from sharpen.method.adapt import Adaptation
+
+    if METHODS[args.method].search is None:
+        return None
+    return Adaptation(
+        method=args.method,
+        steps=args.steps,
+        samples=args.samples,
+        lr=args.lr,
+        weight_decay=args.weight_decay,
+        norms=args.adapt_norms,
+        normalise=args.normalise,
+        stop=tuple(args.stop),
+        guard=args.guard == "on",
+        explain=args.explain,
+        seed=args.seed,
     )
 
 
-def _report(events: Iterator[Event], count: int, quiet: bool) -> int:
-    """Prints transcripts as they come and says at the end what failed."""
-    from tqdm import tqdm
-
-    failures: list[Event] = []
-    with tqdm(total=0, unit="s", disable=quiet, bar_format=_BAR, dynamic_ncols=True) as bar:
-        for event in events:
-            if event.kind == "opened":
-                bar.total += event.seconds
-                bar.set_postfix_str(event.source)
-            elif event.kind == "window":
-                bar.update(event.seconds)
-                if count == 1:
-                    _say(bar, event.segments)
-            elif event.kind == "finished":
-                if count > 1:
-                    bar.clear()
-                    print(f"==> {event.source} <==")
-                    _say(bar, event.segments)
-                if event.reason:
-                    bar.write(f"sharpen: {event.source}: {event.reason}", file=sys.stderr)
-            else:
-                failures.append(event)
-                bar.write(f"sharpen: {_named(event)}", file=sys.stderr)
-    if failures and count > 1:
-        print(f"sharpen: {len(failures)} of {count} failed:", file=sys.stderr)
-        for event in failures:
-            print(f"  {_named(event)}", file=sys.stderr)
-    return FAILED if failures else DONE
+_BAR = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s of audio [{elapsed}<{remaining}] {desc}"
 
 
-_BAR = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s of audio [{elapsed}<{remaining}] {postfix}"
+class _Report:
+    """Prints transcripts as they come, keeps the progress bar, and says at the end what failed."""
+
+    def __init__(self, count: int, quiet: bool, steps: int) -> None:
+        from tqdm import tqdm
+
+        self.count, self.steps = count, steps
+        self.bar = tqdm(total=0, unit="s", disable=quiet, bar_format=_BAR, dynamic_ncols=True)
+        self.failures: list[Event] = []
+
+    def on_step(self, number: int, steps: list[Step]) -> None:
+        entropy = sum(step.H_tok for step in steps) / len(steps)
+        self.bar.set_description_str(f"step {number}/{self.steps}, entropy {entropy:.2f}")
+
+    def run(self, events: Iterator[Event]) -> int:
+        with self.bar:
+            for event in events:
+                self._hear(event)
+        if self.failures and self.count > 1:
+            print(f"sharpen: {len(self.failures)} of {self.count} failed:", file=sys.stderr)
+            for event in self.failures:
+                print(f"  {_named(event)}", file=sys.stderr)
+        return FAILED if self.failures else DONE
+
+    def _hear(self, event: Event) -> None:
+        if event.kind == "opened":
+            self.bar.total += event.seconds
+            self.bar.set_description_str(event.source)
+        elif event.kind == "window":
+            self.bar.update(event.seconds)
+            if self.count == 1:
+                self._say(event.segments)
+        elif event.kind == "finished":
+            if self.count > 1:
+                self.bar.clear()
+                print(f"==> {event.source} <==")
+                self._say(event.segments)
+            for start, how in event.adapted:
+                if how.refused:
+                    self._warn(f"{event.source}: at {start:.0f} s the source transcript stands: {how.refused}")
+            self._explain(event.explanations)
+            if event.reason:
+                self._warn(f"{event.source}: {event.reason}")
+        else:
+            self.failures.append(event)
+            self._warn(_named(event))
+
+    def _say(self, segments: Sequence[Segment]) -> None:
+        self.bar.clear()
+        for segment in segments:
+            print(segment.text.strip(), flush=True)
+
+    def _explain(self, explanations: Sequence[Explanation]) -> None:
+        if not explanations:
+            return
+        from sharpen.speech.explain import as_text
+
+        self.bar.clear()
+        for explanation in explanations:
+            print(as_text(explanation, colour=sys.stderr.isatty()), file=sys.stderr)
+
+    def _warn(self, message: str) -> None:
+        self.bar.write(f"sharpen: {message}", file=sys.stderr)
 
 
 def _named(event: Event) -> str:
     return event.reason if event.source in event.reason else f"{event.source}: {event.reason}"
-
-
-def _say(bar: tqdm[Any], segments: Sequence[Segment]) -> None:
-    bar.clear()
-    for segment in segments:
-        print(segment.text.strip(), flush=True)
 
 
 def _temperatures(first: float, increment: float | None) -> tuple[float, ...]:
@@ -205,6 +271,12 @@ def _fetch_model(args: argparse.Namespace) -> int:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)
 
 

@@ -3,11 +3,12 @@ from collections import Counter
 
 import pytest
 import torch
-from toy import EOS, ToyPolicy
+from toy import ToyPolicy
 
 from sharpen.method.entropy import entropy
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
+from sharpen.method.theory import EOS
 
 
 def generators(count, seed=0):
@@ -20,14 +21,14 @@ def outputs(tree):
 
 def test_greedy_takes_the_best_token_at_each_step():
     policy = ToyPolicy(seed=3)
-    for b, tree in enumerate(greedy(policy, policy.inputs, [6, 6, 6], entropies=True)):
+    for b, tree in enumerate(greedy(policy, policy.encoded(), [6, 6, 6], entropies=True)):
         (y,) = tree.hypotheses
-        h, expected = policy.inputs[b], []
+        h, expected = policy.start(b), []
         while len(expected) < 6 and (not expected or expected[-1] != EOS):
-            log_pi = policy.log_pi(h, 0)
+            log_pi = policy.distribution(h, len(expected))
             assert tree.entropies[y.nodes[len(expected)]] == pytest.approx(float(entropy(log_pi)))
             expected.append(int(log_pi.argmax()))
-            h = torch.tanh(policy.W @ h + policy.E[expected[-1]])
+            h = policy.next(h, expected[-1])
         assert list(y.tokens) == expected
         assert y.finished == (expected[-1] == EOS)
 
@@ -36,8 +37,8 @@ def test_greedy_takes_the_best_token_at_each_step():
 def test_samples_follow_pi(forbidden):
     """Chi-square of 20,000 draws against the enumerated distribution, the capped length being part of it."""
     policy = ToyPolicy(vocabulary=3, seed=1, forbidden=forbidden)
-    (tree,) = sample(policy, policy.inputs[:1], [4], 20_000, generators(1, seed=7))
-    exact = {y: math.exp(lp) for y, lp in policy.enumerate(policy.inputs[0], 4).items()}
+    (tree,) = sample(policy, policy.encoded(0), [4], 20_000, generators(1, seed=7))
+    exact = {y: math.exp(lp) for y, lp in policy.enumerate(0, 4).items()}
     assert sum(exact.values()) == pytest.approx(1.0)
     counts = Counter(outputs(tree))
     assert set(counts) <= set(exact)
@@ -54,9 +55,9 @@ def test_samples_follow_pi(forbidden):
 
 def test_every_sampled_logprob_is_the_enumerated_one():
     policy = ToyPolicy(seed=2)
-    trees = sample(policy, policy.inputs, [5, 3, 1], 16, generators(3))
+    trees = sample(policy, policy.encoded(), [5, 3, 1], 16, generators(3))
     for b, tree in enumerate(trees):
-        exact = policy.enumerate(policy.inputs[b], [5, 3, 1][b])
+        exact = policy.enumerate(b, [5, 3, 1][b])
         for y in tree.hypotheses:
             assert y.logprob == pytest.approx(exact[y.tokens], abs=1e-9)
             assert y.finished == (y.tokens[-1] == EOS)
@@ -65,19 +66,19 @@ def test_every_sampled_logprob_is_the_enumerated_one():
 
 def test_draws_do_not_depend_on_the_batch_or_its_order():
     policy = ToyPolicy(seed=4)
-    together = sample(policy, policy.inputs, [8, 8, 8], 6, generators(3))
+    together = sample(policy, policy.encoded(), [8, 8, 8], 6, generators(3))
     for b in (2, 0, 1):
-        (alone,) = sample(policy, policy.inputs[b : b + 1], [8], 6, [generator(0, f"u{b}")])
+        (alone,) = sample(policy, policy.encoded(b), [8], 6, [generator(0, f"u{b}")])
         assert outputs(alone) == outputs(together[b])
-    assert outputs(together[0]) != outputs(sample(policy, policy.inputs, [8, 8, 8], 6, generators(3, seed=1))[0])
+    assert outputs(together[0]) != outputs(sample(policy, policy.encoded(), [8, 8, 8], 6, generators(3, seed=1))[0])
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_beam_that_covers_everything_is_exhaustive_search(length_penalty):
     policy = ToyPolicy(vocabulary=3, seed=5)
-    trees = beam(policy, policy.inputs, [4, 4, 2], 64, length_penalty=length_penalty)
+    trees = beam(policy, policy.encoded(), [4, 4, 2], 64, length_penalty=length_penalty)
     for b, tree in enumerate(trees):
-        exact = policy.enumerate(policy.inputs[b], [4, 4, 2][b])
+        exact = policy.enumerate(b, [4, 4, 2][b])
         ranked = sorted(exact, key=lambda y: -exact[y] / len(y) ** length_penalty)
         assert outputs(tree) == ranked  # fewer outputs exist than beams: all of them come back, once, best first
         for y in tree.hypotheses:
@@ -86,8 +87,8 @@ def test_beam_that_covers_everything_is_exhaustive_search(length_penalty):
 
 def test_a_narrow_beam_is_sorted_distinct_and_no_better_than_the_best():
     policy = ToyPolicy(vocabulary=6, seed=6)
-    exact = policy.enumerate(policy.inputs[0], 6)
-    (tree,) = beam(policy, policy.inputs[:1], [6], 4)
+    exact = policy.enumerate(0, 6)
+    (tree,) = beam(policy, policy.encoded(0), [6], 4)
     scores = [y.score for y in tree.hypotheses]
     assert len(set(outputs(tree))) == 4
     assert scores == sorted(scores, reverse=True)
@@ -97,12 +98,12 @@ def test_a_narrow_beam_is_sorted_distinct_and_no_better_than_the_best():
 
 def test_length_limit_of_one_and_eos_at_the_first_step():
     policy = ToyPolicy(vocabulary=3, seed=5)
-    (tree,) = beam(policy, policy.inputs[:1], [1], 8)
+    (tree,) = beam(policy, policy.encoded(0), [1], 8)
     assert sorted(outputs(tree)) == [(0,), (1,), (2,)]
     assert [y.finished for y in tree.hypotheses] == [y.tokens == (EOS,) for y in tree.hypotheses]
     assert len(tree) == 1
     only_eos = ToyPolicy(vocabulary=3, seed=5, forbidden=(1, 2))
-    for tree in (*greedy(only_eos, only_eos.inputs[:1], [5]), *beam(only_eos, only_eos.inputs[:1], [5], 4)):
+    for tree in (*greedy(only_eos, only_eos.encoded(0), [5]), *beam(only_eos, only_eos.encoded(0), [5], 4)):
         (y,) = tree.hypotheses
         assert (y.tokens, y.finished, y.logprob) == ((EOS,), True, 0.0)
 
@@ -117,9 +118,9 @@ def test_rules_narrow_every_search():
         return log_pi.log_softmax(-1)
 
     searches = (
-        greedy(policy, policy.inputs, [6] * 3, rules=never_repeat),
-        sample(policy, policy.inputs, [6] * 3, 32, generators(3), rules=never_repeat),
-        beam(policy, policy.inputs, [6] * 3, 8, rules=never_repeat),
+        greedy(policy, policy.encoded(), [6] * 3, rules=never_repeat),
+        sample(policy, policy.encoded(), [6] * 3, 32, generators(3), rules=never_repeat),
+        beam(policy, policy.encoded(), [6] * 3, 8, rules=never_repeat),
     )
     for y in (y for trees in searches for tree in trees for y in tree.hypotheses):
         assert all(a != b for a, b in zip(y.tokens, y.tokens[1:], strict=False))
@@ -128,13 +129,13 @@ def test_rules_narrow_every_search():
 def test_bad_settings_are_refused():
     policy = ToyPolicy()
     with pytest.raises(ValueError, match="at least 1 token"):
-        greedy(policy, policy.inputs, [5, 0, 5])
+        greedy(policy, policy.encoded(), [5, 0, 5])
     with pytest.raises(ValueError, match="2 length limits for 3 inputs"):
-        greedy(policy, policy.inputs, [5, 5])
+        greedy(policy, policy.encoded(), [5, 5])
     with pytest.raises(ValueError, match="at least 1"):
-        sample(policy, policy.inputs, [5, 5, 5], 0, generators(3))
+        sample(policy, policy.encoded(), [5, 5, 5], 0, generators(3))
     with pytest.raises(ValueError, match="at least 1 wide"):
-        beam(policy, policy.inputs, [5, 5, 5], 0)
+        beam(policy, policy.encoded(), [5, 5, 5], 0)
 
 
 def test_default_limit_follows_the_duration():

@@ -155,9 +155,7 @@ def test_decoder_norms_alone_encode_once(small, monkeypatch):
 
 
 def test_adamw_is_torchs(small):
-    policy, prepared = small
-    chosen = choose(policy.norms(), "encoder+decoder")
-    theta = initial(chosen, 1)
+    theta = initial(small[0].norms(), 1)
     reference = torch.nn.Parameter(theta.clone())
     optimiser = torch.optim.AdamW([reference], lr=1e-2, weight_decay=0.1)
     moments = torch.zeros_like(theta), torch.zeros_like(theta)
@@ -266,6 +264,8 @@ def test_trace(small):
             assert s.gradient_norm > 0
             assert 0 < s.best_probability < 1
             assert len(s.tree.hypotheses) == 4
+            mean = np.mean([sum(s.tree.entropies[node] for node in y.nodes) for y in s.tree.hypotheses])
+            assert mean == pytest.approx(s.H_tok)
         with torch.no_grad():
             source = greedy(policy, policy.encode(prepared.select([b])), [LIMITS[b]])
         assert trace.steps[0].greedy == source[0].hypotheses[0].tokens
@@ -300,7 +300,7 @@ def test_a_row_of_ones_own(small):
 def test_methods_without_adaptation_leave_everything(small):
     policy, prepared = small
     episode = run(policy, prepared, method="source")
-    assert episode.policy is policy
+    assert episode.norms == {}
     assert all(trace.steps == [] for trace in episode.traces)
 
 

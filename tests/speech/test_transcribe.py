@@ -1,12 +1,14 @@
 import copy
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
+import torch
 from speechlike import EXAMPLES, manifest
 
 import sharpen
+from sharpen.method import guard
 from sharpen.speech import transcribe
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Options, decode
@@ -82,11 +84,12 @@ def test_several_recordings_side_by_side_are_as_each_alone(tiny):
 def test_previous_text_and_prompts_reach_the_model(tiny, minutes):
     job = tiny.job(minutes, Options(initial_prompt="Aberdeen ferries.", condition_on_previous_text=True))
     assert tiny.checkpoint.tokenizer.decode(job.window().context) == " Aberdeen ferries."
-    next(run(tiny.policy, [job], 1))
+    taken, decoded = islice(run(tiny.policy, [job], 1), 2)
+    assert (taken, decoded) == ((job, []), (job, job.found))
     said = tiny.checkpoint.tokenizer.decode(job.window().context)
     assert said == " Aberdeen ferries." + "".join(s.text for s in job.found)
     plain = tiny.job(minutes, Options())
-    next(run(tiny.policy, [plain], 1))
+    assert len(list(islice(run(tiny.policy, [plain], 1), 2))) == 2
     assert plain.window().context == ()
 
 
@@ -119,3 +122,58 @@ def test_translation_and_language_reach_the_model(base):
     german = model.transcribe(CLIPS[0]["path"], language="german", timestamps=False)
     assert german.language == "de"
     assert german.text != model.transcribe(CLIPS[0]["path"], timestamps=False).text
+
+
+QUICK = sharpen.Adaptation(method="em-tok-b", steps=2, samples=4)
+
+
+def test_adaptation_changes_the_transcript_and_leaves_the_model(tiny):
+    clip = EXAMPLES / "harvest.ogg"
+    before = {name: p.clone() for name, p in tiny.checkpoint.model.state_dict().items()}
+    source = tiny.transcribe(clip)
+    strong = replace(QUICK, lr=2e-2, guard=False)
+    adapted = tiny.transcribe(clip, adapt=strong)
+    assert adapted.text != source.text
+    ((start, how),) = adapted.adapted
+    assert start == 0.0
+    assert how.source.text == source.text
+    assert how.result.text == adapted.text
+    assert how.trace.steps[1].H_tok < how.trace.steps[0].H_tok
+    assert tiny.transcribe(clip, adapt=strong).text == adapted.text
+    assert tiny.transcribe(clip).text == source.text
+    assert all(torch.equal(before[name], p) for name, p in tiny.checkpoint.model.state_dict().items())
+
+
+def test_the_guard_returns_the_source(tiny, monkeypatch):
+    monkeypatch.setattr(guard, "check", lambda source, adapted: "for a test")
+    result = tiny.transcribe(CLIPS[0]["path"], adapt=QUICK)
+    assert result.text == tiny.transcribe(CLIPS[0]["path"]).text
+    assert result.adapted[0][1].refused == "for a test"
+    unguarded = tiny.transcribe(CLIPS[0]["path"], adapt=replace(QUICK, guard=False))
+    assert unguarded.adapted[0][1].refused == ""
+
+
+def test_silence_and_noise_are_not_adapted_to(tiny, base):
+    noise = 0.003 * np.random.default_rng(0).standard_normal(16000 * 5).astype(np.float32)
+    for result in (
+        tiny.transcribe(np.zeros(16000 * 5, np.float32), adapt=QUICK),
+        Model(base).transcribe(noise, language="en", adapt=QUICK),
+    ):
+        assert result.adapted == []
+        assert result.text == ""
+
+
+def test_windows_adapt_one_by_one_and_times_survive(tiny, minutes):
+    part = Audio(minutes.samples[: 45 * 16000], name="part")
+    result = tiny.transcribe(part, adapt=replace(QUICK, steps=1))
+    assert len(result.adapted) >= 2
+    segments = list(result.segments)
+    assert len(segments) > 2
+    assert all(a.start <= b.start for a, b in pairwise(segments))
+
+
+def test_progress_is_told_at_every_step(tiny):
+    heard = []
+    job = tiny.job(CLIPS[0]["path"], Options(adapt=QUICK))
+    list(run(tiny.policy, [job], 1, lambda number, steps: heard.append((number, len(steps)))))
+    assert heard == [(1, 1), (2, 1)]

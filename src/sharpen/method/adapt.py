@@ -1,7 +1,7 @@
 """The episode: search, score, step, again; then forget.
 
-`adapt` minimises the entropy of pi(. | q) for each input q of a batch on that input's own copy of the norms. Rows of the
-batch never meet: each has its hypotheses, its loss, its normaliser, its random draws and its row of every optimiser
+`adapt` minimises the entropy of pi(. | q) for each input q of a batch on that input's own copy of the norms. Rows of
+the batch never meet: each has its hypotheses, its loss, its normaliser, its random draws and its row of every optimiser
 state, and one elementwise AdamW step serves them all.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Literal
@@ -22,9 +22,9 @@ from sharpen.errors import SharpenError
 from sharpen.method import norms as norm_room
 from sharpen.method import objectives, search
 from sharpen.method.entropy import node_entropies_and_edge_logprobs
-from sharpen.method.norms import Norm, Sides
+from sharpen.method.norms import Affine, Norm, Sides
 from sharpen.method.objectives import METHODS, Group, Method, Normalise, Objective, Search
-from sharpen.method.policy import E, P, Policy, S, generator
+from sharpen.method.policy import LONGEST, E, P, Policy, S, generator
 from sharpen.method.tree import Edges, HypothesisTree, edges, pack
 
 CERTAIN = 0.99  # probability of the best hypothesis at which "certain" stops
@@ -89,7 +89,7 @@ class Step:
     best_probability: float  # of the most probable hypothesis
     gradient_norm: float
     seconds: dict[str, float]  # encode, search, score, backward, update: of the whole batch
-    tree: HypothesisTree | None = None  # with `explain`
+    tree: HypothesisTree = field(repr=False)  # the hypotheses
     greedy: tuple[int, ...] | None = None  # with `explain`: the greedy output before this step's update
 
 
@@ -102,11 +102,14 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Episode(Generic[P, E, S]):
-    """The outcome for a batch: the model as each input's norms now make it, and how it got there."""
+class Episode:
+    """The outcome for a batch: each input's own norms, and how they came about.
 
-    policy: Policy[P, E, S]  # a view; the model itself is as it was
+    `policy.adapted(episode.norms)` is the model as those norms make it; the model itself is as it was.
+    """
+
     theta: Tensor  # (B, parameters)
+    norms: Mapping[str, Affine]  # the same by name
     traces: list[Trace]
 
 
@@ -115,20 +118,26 @@ def adapt(
     prepared: P,
     options: Adaptation,
     *,
-    ids: Sequence[str],
-    limits: Sequence[int],
+    ids: Sequence[str] | None = None,
+    limits: Sequence[int] | None = None,
     text: Callable[[Sequence[int]], str] | None = None,
     on_step: Callable[[int, list[Step]], None] | None = None,
-) -> Episode[P, E, S]:
-    """Adapts each of B inputs for itself; `ids` name their random draws, `text` lets hypotheses be compared as words."""
+) -> Episode:
+    """Adapts each of B inputs for itself.
+
+    `ids` name the inputs' random draws (their numbers, unless given), `limits` are their length limits, `text` turns
+    tokens into what makes two hypotheses the same to a reader, and `on_step` hears of every step.
+    """
     B, method = len(prepared), options.row
+    ids = [str(b) for b in range(B)] if ids is None else ids
+    limits = [LONGEST] * B if limits is None else limits
     if not len(ids) == len(limits) == B:
         raise SharpenError(f"{B} inputs, {len(ids)} ids and {len(limits)} limits: give one of each for every input")
     chosen = norm_room.choose(policy.norms(), options.norms)
     theta = norm_room.initial(chosen, B)
     traces = [Trace() for _ in range(B)]
     if method.search is None or method.objective is None or options.steps == 0:
-        return Episode(policy, theta, traces)
+        return Episode(theta, {}, traces)
     worker = _Worker(policy, chosen, options, method.search, method.objective, text)
     moments = torch.zeros_like(theta), torch.zeros_like(theta)
     draws = [generator(options.seed, i) for i in ids]
@@ -158,7 +167,7 @@ def adapt(
         rows = [b for b in alive if not traces[b].stopped]
         if not rows:
             break
-    return Episode(policy.adapted(norm_room.affine(chosen, theta)), theta, traces)
+    return Episode(theta, norm_room.affine(chosen, theta), traces)
 
 
 @dataclass(frozen=True)
@@ -202,6 +211,7 @@ class _Worker(Generic[P, E, S]):
                 paths.token,
             )
             groups = gather(paths, entropies, logprobs)
+            _note_entropies(trees, entropies)
             losses = [
                 loss(paths, b, group, self.objective, self.options.normalise, entropies, logprobs)
                 for b, group in enumerate(groups)
@@ -238,6 +248,15 @@ def gather(paths: Edges, entropies: Tensor, logprobs: Tensor) -> list[Group]:
             group.inside[i, : len(nodes)] = 1.0
         groups.append(group)
     return groups
+
+
+def _note_entropies(trees: list[HypothesisTree], entropies: Tensor) -> None:
+    """Writes each node's entropy into its tree, for whoever looks at the tree later."""
+    values = entropies.tolist()
+    first = 0
+    for tree in trees:
+        tree.entropies[:] = values[first : first + len(tree)]
+        first += len(tree)
 
 
 def loss(
@@ -300,7 +319,7 @@ def _summary(
         best_probability=math.exp(-float(group.H_seq.min())),
         gradient_norm=gradient_norm,
         seconds=seconds,
-        tree=tree if greedy is not None else None,
+        tree=tree,
         greedy=greedy,
     )
 

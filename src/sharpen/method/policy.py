@@ -101,9 +101,12 @@ def generator(seed: int, utterance: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+LONGEST = 444  # tokens of any output
+
+
 def default_limit(seconds: float) -> int:
-    """The longest output considered for an input of that duration: 15 tokens a second, at least 32, at most 444."""
-    return min(444, max(32, round(15 * seconds)))
+    """The longest output considered for an input of that duration: 15 tokens a second, at least 32, at most LONGEST."""
+    return min(LONGEST, max(32, round(15 * seconds)))
 
 
 def check_limits(limits: Sequence[int], capacity: Sequence[int]) -> list[int]:

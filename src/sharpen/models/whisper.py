@@ -33,6 +33,10 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.prompts)
 
+    def prompted(self, prompts: Sequence[Sequence[int]]) -> Prepared:
+        """The same utterances with other prompts."""
+        return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
+
     def select(self, inputs: Sequence[int]) -> Prepared:
         rows = list(inputs)
         if rows == list(range(len(self))):
@@ -221,7 +225,12 @@ class WhisperPolicy:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The whole vocabulary, nothing forbidden, float32: (..., d) -> (..., V)."""
-        return F.linear(hidden, self.model.proj_out.weight).float()
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        if len(flat) == 1:
+            z = F.linear(flat, self.vocabulary)
+        else:
+            z = (self.vocabulary @ flat.T).T.contiguous()  # for a few rows the CPU streams the matrix faster this way
+        return z.to(torch.promote_types(z.dtype, torch.float32)).view(*hidden.shape[:-1], -1)
 
     @property
     def _head_size(self) -> int:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 import torch
 
 from sharpen.errors import SharpenError
+from sharpen.method import guard
+from sharpen.method.adapt import Adaptation, Step, Trace, adapt
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.languages import language_code
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
-from sharpen.models.whisper import Encoded, WhisperPolicy
+from sharpen.models.whisper import Encoded, Prepared, WhisperPolicy
 from sharpen.speech.features import log_mel
 
 MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of the decoder's positions, less one
@@ -29,7 +30,8 @@ class Options:
 
     language: str = "auto"  # a code or an English name; "auto" listens to the first window that is not silent
     task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
-    method: Literal["source", "beam"] = "source"  # greedy decoding, or beam search
+    adapt: Adaptation | None = None  # adapt the model to every window before decoding it
+    decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found, adapted or not
     beam_size: int = 5  # width of the beam search
     timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
     initial_prompt: str = ""  # text that the recording is taken to continue: names, spelling, style
@@ -45,7 +47,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.language != "auto":
             object.__setattr__(self, "language", language_code(self.language))
-        for name, allowed in (("task", ("transcribe", "translate")), ("method", ("source", "beam"))):
+        for name, allowed in (("task", ("transcribe", "translate")), ("decode", ("greedy", "beam"))):
             if getattr(self, name) not in allowed:
                 raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
         for name in ("beam_size", "best_of", "batch_size"):
@@ -79,16 +81,92 @@ class Decoded:
     compression_ratio: float
     finished: bool = True  # false: the length limit cut it
     is_speech: bool = True  # false: Whisper's check says that nothing was said, whatever the tokens
+    adaptation: Adapted | None = field(default=None, repr=False)  # how it came about, where the model was adapted
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class Adapted:
+    """How the model was adapted to one window."""
+
+    source: Decoded  # what the model as it is makes of the window
+    result: Decoded  # what the adapted one makes of it
+    trace: Trace
+    refused: str  # why the guard returned the source's result; empty where the adapted one stands
+
+
+StepListener = Callable[[int, list[Step]], None]
+
+
+@torch.no_grad()
 def decode(
-    policy: WhisperPolicy, windows: Sequence[Window], options: Options, languages: Sequence[str | None]
+    policy: WhisperPolicy,
+    windows: Sequence[Window],
+    options: Options,
+    languages: Sequence[str | None],
+    on_step: StepListener | None = None,
 ) -> list[Decoded]:
-    """Decodes a batch of windows; a language of None is detected."""
-    tokenizer, mel = policy.checkpoint.tokenizer, policy.checkpoint.mel
-    features = log_mel([w.samples for w in windows], mel)
-    encoded = policy.encode(policy.prepare(features, [[tokenizer.sot]] * len(windows)))
+    """Decodes a batch of windows, adapting the model to each first where the options say so.
+
+    A language of None is detected. Windows without speech are not adapted to; where the guard refuses an adapted
+    result, the source's stands.
+    """
+    features = log_mel([w.samples for w in windows], policy.checkpoint.mel)
+    prepared = policy.prepare(features, [[policy.checkpoint.tokenizer.sot]] * len(windows))
+    results = _decode_source(policy, prepared, windows, options, languages)
+    heard = [b for b, result in enumerate(results) if result.is_speech]
+    if options.adapt is None or not heard:
+        return results
+    part, chosen = prepared.select(heard), [windows[b] for b in heard]
+    adapted = _decode_adapted(policy, part, chosen, options, options.adapt, [results[b] for b in heard], on_step)
+    for b, result in zip(heard, adapted, strict=True):
+        results[b] = result
+    return results
+
+
+def _decode_adapted(
+    policy: WhisperPolicy,
+    prepared: Prepared,
+    windows: Sequence[Window],
+    options: Options,
+    adaptation: Adaptation,
+    sources: Sequence[Decoded],
+    on_step: StepListener | None,
+) -> list[Decoded]:
+    tokenizer, rate = policy.checkpoint.tokenizer, policy.checkpoint.mel.sampling_rate
+    plain = replace(options, timestamps=False)  # timestamps appear in the final decode only
+    pairs = list(zip(windows, sources, strict=True))
+    with torch.enable_grad():
+        episode = adapt(
+            policy,
+            prepared.prompted([prompt(tokenizer, s.language, plain, w.context) for w, s in pairs]),
+            adaptation,
+            ids=[w.id for w in windows],
+            limits=[default_limit(len(w.samples) / rate) for w in windows],
+            text=lambda tokens: " ".join(tokenizer.decode(tokens).lower().split()),
+            on_step=on_step,
+        )
+    prompts = [prompt(tokenizer, s.language, options, w.context) for w, s in pairs]
+    view = policy.adapted(episode.norms)
+    encoded = view.encode(prepared.prompted(prompts))
+    trees = _search(view, encoded, windows, options, 0.0)
+    results = []
+    for source, tree, trace in zip(sources, trees, episode.traces, strict=True):
+        result = _result(tokenizer, tree, source.language, 0.0, source.no_speech_prob, options)
+        refused = guard.check(source.text, result.text) if adaptation.guard else ""
+        how = Adapted(source, result, trace, refused)
+        results.append(replace(source if refused else result, is_speech=True, adaptation=how))
+    return results
+
+
+def _decode_source(
+    policy: WhisperPolicy,
+    prepared: Prepared,
+    windows: Sequence[Window],
+    options: Options,
+    languages: Sequence[str | None],
+) -> list[Decoded]:
+    tokenizer = policy.checkpoint.tokenizer
+    encoded = policy.encode(prepared)
     known = [language or "en" for language in languages]
     unknown = [b for b, language in enumerate(languages) if language is None]
     if unknown and tokenizer.multilingual:
@@ -147,7 +225,7 @@ def _search(
         return sample(
             view, encoded, limits, options.best_of, draws, temperature=temperature, rules=rules, entropies=True
         )
-    if options.method == "beam":
+    if options.decode == "beam":
         return beam(view, encoded, limits, options.beam_size, rules=rules, entropies=True)
     return greedy(view, encoded, limits, rules=rules, entropies=True)
 
@@ -173,7 +251,7 @@ def _result(
         temperature=temperature,
         avg_logprob=avg_logprob,
         no_speech_prob=no_speech,
-        compression_ratio=compression_ratio(text),
+        compression_ratio=guard.compression_ratio(text),
         finished=best.finished,
         is_speech=not _silent(no_speech, avg_logprob, options),
     )
@@ -201,9 +279,3 @@ def _doubtful(result: Decoded, options: Options) -> bool:
     limit, floor = options.compression_ratio_threshold, options.logprob_threshold
     repeats = limit is not None and result.compression_ratio > limit
     return repeats or (floor is not None and result.avg_logprob < floor)
-
-
-def compression_ratio(text: str) -> float:
-    """How much smaller zlib makes the text: a repetition loop compresses well."""
-    raw = text.encode()
-    return len(raw) / len(zlib.compress(raw))

@@ -6,10 +6,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from sharpen.errors import SharpenError
 from sharpen.speech.audio import read_audio
-from sharpen.speech.decoding import Options
+from sharpen.speech.decoding import Adapted, Options, StepListener
+from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.transcribe import Job, Model, run
 from sharpen.speech.writers import STDIN, TranscriptFiles, plan_outputs
@@ -23,6 +26,8 @@ class Event:
     kind: str  # "opened", "window" (done), "finished" or "failed"
     seconds: float  # of audio: its length when opened, what a window took, the length again when finished
     segments: tuple[Segment, ...] = ()  # new ones of a window, all of them when finished
+    adapted: tuple[tuple[float, Adapted], ...] = ()  # when finished: the windows that were adapted to
+    explanations: tuple[Explanation, ...] = ()  # when finished, if asked for
     reason: str = ""  # why it failed, or what a finished one warns of
 
 
@@ -30,11 +35,17 @@ class Event:
 class _Open:
     source: str
     files: TranscriptFiles | None
+    page: Path | None  # where to explain what adaptation changed
     done: float = 0.0
 
 
 def transcribe_files(
-    model: Model, sources: Sequence[str], options: Options, output_dir: str = ".", formats: Sequence[str] = ()
+    model: Model,
+    sources: Sequence[str],
+    options: Options,
+    output_dir: str = ".",
+    formats: Sequence[str] = (),
+    on_step: StepListener | None = None,
 ) -> Iterator[Event]:
     """Transcribes each source, writing its files as segments come. "-" is standard input.
 
@@ -58,11 +69,13 @@ def transcribe_files(
                 except SharpenError as error:
                     pending.append(Event(source, "failed", 0.0, reason=str(error)))
                     continue
-                open_jobs[job] = _Open(source, files)
+                explain = options.adapt is not None and options.adapt.explain
+                page = Path(output_dir) / f"{stems[source]}.html" if explain else None
+                open_jobs[job] = _Open(source, files, page)
                 pending.append(Event(source, "opened", job.audio.duration))
                 yield job
 
-        for job, new in run(model.policy, jobs(), options.batch_size):
+        for job, new in run(model.policy, jobs(), options.batch_size, on_step):
             yield from pending
             pending.clear()
             yield from _advance(job, new, open_jobs[job])
@@ -78,14 +91,64 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
             for segment in new:
                 state.files.add(segment)
             if job.finished:
-                state.files.finish({"language": job.language or "en", "duration": round(job.audio.duration, 3)})
-    except OSError as error:
+                state.files.finish(_meta(job))
+        if job.finished and state.page is not None and job.adapted:
+            write_html(state.page, explanations(job))
+    except (OSError, SharpenError) as error:
         job.cancel()
-        yield Event(state.source, "failed", job.audio.duration, reason=f"cannot write: {error.strerror or error}")
+        yield Event(state.source, "failed", job.audio.duration, reason=f"cannot write: {error}")
         return
     yield Event(state.source, "window", job.done - state.done, tuple(new))
     state.done = job.done
     if job.finished:
         skipped = job.audio.skipped
         warning = f"{skipped} damaged packets were skipped" if skipped else ""
-        yield Event(state.source, "finished", job.audio.duration, tuple(job.found), warning)
+        yield Event(
+            state.source,
+            "finished",
+            job.audio.duration,
+            tuple(job.found),
+            tuple(job.adapted),
+            tuple(explanations(job)) if state.page is not None else (),
+            warning,
+        )
+
+
+def explanations(job: Job) -> list[Explanation]:
+    """What adaptation changed in each window, for people."""
+    adaptation = job.options.adapt
+    method = adaptation.method if adaptation is not None and isinstance(adaptation.method, str) else "custom"
+    return [
+        Explanation(
+            name=f"{job.audio.name} at {start:.1f} s" if start else job.audio.name,
+            method=method,
+            source=how.source,
+            adapted=how.result,
+            trace=how.trace,
+            tokenizer=job.checkpoint.tokenizer,
+            guard=how.refused,
+            seconds=sum(sum(step.seconds.values()) for step in how.trace.steps),
+        )
+        for start, how in job.adapted
+    ]
+
+
+def _meta(job: Job) -> dict[str, Any]:
+    """What JSON says besides text and segments."""
+    meta: dict[str, Any] = {"language": job.language or "en", "duration": round(job.audio.duration, 3)}
+    if job.options.adapt is not None:
+        meta["adaptation"] = {
+            "method": job.options.adapt.method if isinstance(job.options.adapt.method, str) else "custom",
+            "windows": [
+                {
+                    "start": round(start, 3),
+                    "steps": len(how.trace.steps),
+                    "H_tok": [round(step.H_tok, 4) for step in how.trace.steps],
+                    "source_text": how.source.text,
+                    "refused": how.refused,
+                    "stopped": how.trace.stopped,
+                }
+                for start, how in job.adapted
+            ],
+        }
+    return meta

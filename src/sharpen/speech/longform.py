@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from sharpen.method.guard import compression_ratio
 from sharpen.models.timestamps import SECONDS_PER_TIMESTAMP
 from sharpen.models.tokenizer import WhisperTokenizer
-from sharpen.speech.decoding import Decoded, compression_ratio
+from sharpen.speech.decoding import Decoded
 
 SHORTEST = 0.5  # seconds
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from sharpen.models.checkpoint import Checkpoint
 from sharpen.models.weights import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Decoded, Options, Window, decode, prompt
+from sharpen.speech.decoding import Adapted, Decoded, Options, StepListener, Window, decode, prompt
 from sharpen.speech.longform import Segment, segments, settle
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -40,6 +41,7 @@ class Job:
     language: str | None = None  # None until detected
     position: int = 0  # samples that are behind us
     found: list[Segment] = field(default_factory=list)
+    adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # each adapted window: its start, and how
     _context: list[int] = field(default_factory=list)  # tokens that the next window is taken to continue
 
     def __post_init__(self) -> None:
@@ -67,6 +69,8 @@ class Job:
     def accept(self, window: Window, decoded: Decoded) -> list[Segment]:
         """Takes the result of that window and moves on; returns its segments."""
         self.language = self.language or decoded.language
+        if decoded.adaptation is not None:
+            self.adapted.append((self.done, decoded.adaptation))
         tokenizer, rate = self.checkpoint.tokenizer, self.audio.sampling_rate
         duration = len(window.samples) / rate
         last = self.position + len(window.samples) == len(self.audio.samples)
@@ -95,11 +99,14 @@ class Job:
             self.position = self._end()
 
 
-def run(policy: WhisperPolicy, jobs: Iterable[Job], batch_size: int) -> Iterator[tuple[Job, list[Segment]]]:
+def run(
+    policy: WhisperPolicy, jobs: Iterable[Job], batch_size: int, on_step: StepListener | None = None
+) -> Iterator[tuple[Job, list[Segment]]]:
     """Drives jobs to their end, `batch_size` recordings side by side, each a window at a time.
 
     Where a window ends decides where the next one starts, so the windows of one recording follow each other.
-    Yields a job whenever one of its windows is done, with the new segments; a silent recording is yielded once.
+    Yields a job when it is taken up, and whenever one of its windows is done, with the new segments.
+    `on_step` hears of every adaptation step.
     """
     waiting = iter(jobs)
     active: list[Job] = []
@@ -109,14 +116,13 @@ def run(policy: WhisperPolicy, jobs: Iterable[Job], batch_size: int) -> Iterator
             job = next(waiting, None)
             if job is None:
                 exhausted = True
-            elif job.finished:
-                yield job, []
             else:
-                active.append(job)
+                yield job, []
+                active += [] if job.finished else [job]
         if not active:
             return
         windows = [job.window() for job in active]
-        results = decode(policy, windows, active[0].options, [job.language for job in active])
+        results = decode(policy, windows, active[0].options, [job.language for job in active], on_step)
         for job, window, decoded in zip(active, windows, results, strict=True):
             yield job, job.accept(window, decoded)
         active = [job for job in active if not job.finished]
@@ -152,6 +158,12 @@ class Transcript:
             pass
         return self._job.language or "en"
 
+    @property
+    def adapted(self) -> list[tuple[float, Adapted]]:
+        """For each window that was adapted to: its start in seconds, and how it went."""
+        deque(self._steps, maxlen=0)
+        return self._job.adapted
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         rows = [asdict(segment) for segment in self.segments]
@@ -171,7 +183,8 @@ class Model:
     def transcribe(self, audio: Any, options: Options | None = None, **settings: Any) -> Transcript:
         """Transcribes a path, bytes, a file object, samples at 16 kHz, or an `Audio`.
 
-        Settings are the fields of `Options`, as keywords: `model.transcribe("a.flac", language="en", method="beam")`.
+        Settings are the fields of `Options`, as keywords:
+        `model.transcribe("a.flac", language="en", adapt=sharpen.Adaptation(method="em-tok-b"))`.
         """
         if options is not None and settings:
             raise SharpenError(f"give either options or keywords ({', '.join(settings)}), not both")

@@ -1,0 +1,232 @@
+"""transformers' CTC models (`Wav2Vec2ForCTC`, `HubertForCTC` and their like), adapted to one input at a time.
+
+An episode runs a skeleton: a copy of the model's modules that shares every tensor with it, in eval mode (no dropout, no
+SpecAugment), its adapted parameters replaced at each call by the input's own. The model itself is never written.
+Inputs run one by one and unpadded, since many of these models (those with `feat_extract_norm="group"`) answer
+differently when padded; hence an input's outcome cannot depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from sharpen.errors import SharpenError
+from sharpen.method import ctc
+from sharpen.method.adapt import NOT_FINITE, Adaptation, _adamw
+from sharpen.method.ctc import CTCAdaptation, Output
+from sharpen.method.entropy import entropy
+from sharpen.method.policy import generator
+
+
+@dataclass(frozen=True)
+class CTCStep:
+    """What one step saw of one input, before its update."""
+
+    loss: float
+    frame_entropy: float  # mean over all frames, in nats, at the options' temperature
+    H_seq: float | None  # mean -log pi(y) of the samples, in nats; "frames" has none
+    samples: int
+    distinct: int  # different outputs after collapsing
+    gradient_norm: float
+    seconds: dict[str, float]  # forward, backward
+
+
+@dataclass(frozen=True)
+class CTCEpisode:
+    """The outcome for one input."""
+
+    source: Output  # greedy decode of the model as it is
+    output: Output  # greedy decode with the adapted parameters
+    parameters: Mapping[str, Tensor]  # the input's own, by their names in the model
+    steps: tuple[CTCStep, ...]
+    stopped: str  # why it ended before its last step, if it did
+
+
+def adapt_ctc(
+    model: Any,
+    inputs: Sequence[Tensor],
+    options: CTCAdaptation,
+    *,
+    ids: Sequence[str] | None = None,
+    on_step: Callable[[int, int, CTCStep], None] | None = None,
+) -> list[CTCEpisode]:
+    """Adapts the model to each input for itself and decodes it greedily.
+
+    An input is what the model takes, without its batch axis: a waveform (samples,) as its feature extractor gives it.
+    `ids` name the inputs' random draws (their numbers, unless given); `on_step` hears (input, step, what it saw).
+    """
+    ids = [str(b) for b in range(len(inputs))] if ids is None else ids
+    if len(ids) != len(inputs):
+        raise SharpenError(f"{len(inputs)} inputs and {len(ids)} ids: give one for every input")
+    blank = _checked(model, inputs)
+    names = _adapted_names(model, options)
+    return [
+        _episode(_Skeleton(model, names), x, blank, options, i, None if on_step is None else _numbered(on_step, b))
+        for b, (x, i) in enumerate(zip(inputs, ids, strict=True))
+    ]
+
+
+class _Skeleton:
+    """The model's modules over its own tensors, seen through other values of some parameters."""
+
+    def __init__(self, model: Any, names: Sequence[str]) -> None:
+        shared = {id(t): t for t in chain(model.parameters(), model.buffers())}
+        self.module: Any = copy.deepcopy(model, shared).eval()
+        self.frozen = {name: p.detach() for name, p in model.named_parameters()}  # views: no gradient, same memory
+        self.sizes = {name: self.frozen[name].shape for name in names}
+        first = self.frozen[names[0]]
+        self.dtype, self.device = first.dtype, first.device
+
+    def initial(self) -> Tensor:
+        """theta (1, P), at least float32."""
+        flat = torch.cat([self.frozen[name].flatten() for name in self.sizes])
+        return flat.to(torch.promote_types(flat.dtype, torch.float32))[None]
+
+    def own(self, theta: Tensor) -> dict[str, Tensor]:
+        """theta's parts by name, differentiable in it."""
+        parts = torch.split(theta[0], [math.prod(size) for size in self.sizes.values()])
+        return {
+            name: part.view(size).to(self.dtype) for (name, size), part in zip(self.sizes.items(), parts, strict=True)
+        }
+
+    @torch.no_grad()
+    def keep_features(self, x: Tensor) -> None:
+        """Computes the convolutions once where nothing in them adapts: they come before the first norm that does."""
+        base = self.module.base_model
+        prefix = f"{self.module.base_model_prefix}.feature_extractor."
+        if not hasattr(base, "feature_extractor") or any(name.startswith(prefix) for name in self.sizes):
+            return
+        base.feature_extractor = _Known(base.feature_extractor(x.to(self.device, self.dtype)[None]))
+        self.frozen = {name: p for name, p in self.frozen.items() if not name.startswith(prefix)}
+
+    def logits(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+        """(1, frames, symbols)."""
+        x = x.to(self.device, self.dtype)[None]
+        return functional_call(self.module, {**self.frozen, **own}, (x,)).logits  # type: ignore[no-any-return]
+
+
+class _Known(nn.Module):
+    """Stands where the feature extractor stood and answers with what it answered."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, input_values: Tensor) -> Tensor:
+        return self.features
+
+
+def _episode(
+    skeleton: _Skeleton,
+    x: Tensor,
+    blank: int,
+    options: CTCAdaptation,
+    name: str,
+    on_step: Callable[[int, CTCStep], None] | None,
+) -> CTCEpisode:
+    skeleton.keep_features(x)
+    theta = skeleton.initial()
+    source = _decode(skeleton, x, theta, blank)
+    moments = torch.zeros_like(theta), torch.zeros_like(theta)
+    draws, adamw = generator(options.seed, name), Adaptation(lr=options.lr, weight_decay=options.weight_decay)
+    steps: list[CTCStep] = []
+    stopped = ""
+    for number in range(1, options.steps + 1):
+        step, gradient = _step(skeleton, x, theta, blank, options, draws)
+        steps.append(step)
+        if on_step is not None:
+            on_step(number, step)
+        if not (math.isfinite(step.loss) and math.isfinite(step.gradient_norm)):
+            stopped = NOT_FINITE.format(number)
+            break
+        _adamw(theta, moments, gradient, [0], number, adamw)
+    return CTCEpisode(source, _decode(skeleton, x, theta, blank), skeleton.own(theta), tuple(steps), stopped)
+
+
+def _step(
+    skeleton: _Skeleton, x: Tensor, theta: Tensor, blank: int, options: CTCAdaptation, draws: torch.Generator
+) -> tuple[CTCStep, Tensor]:
+    """The loss under theta and its gradient: what the trace keeps, and (1, P)."""
+    leaf = theta.clone().requires_grad_()
+    start = time.perf_counter()
+    with torch.enable_grad():
+        log_p = ctc.distributions(skeleton.logits(x, skeleton.own(leaf)), options.temperature)  # (1, T, V)
+        lengths = [log_p.shape[1]]
+        cost, samples, distinct = None, 0, 0
+        if options.objective == "frames":
+            loss = ctc.frame_entropy(log_p, lengths, blank, non_blank=options.non_blank)[0]
+        else:
+            paths = ctc.sample_paths(log_p, lengths, options.samples, [draws])
+            collapsed = ctc.Collapsed.of(paths, blank)
+            nll = ctc.negative_log_likelihood(log_p, lengths, collapsed, blank)  # (N,)
+            loss = ctc.reinforce(nll, collapsed.drawn[0])
+            cost = nll.detach()[collapsed.drawn[0]].mean().item()
+            samples, distinct = options.samples, len(collapsed.outputs)
+        middle = time.perf_counter()
+        (gradient,) = torch.autograd.grad(loss, leaf)
+    step = CTCStep(
+        loss=loss.item(),
+        frame_entropy=entropy(log_p.detach()).mean().item(),
+        H_seq=cost,
+        samples=samples,
+        distinct=distinct,
+        gradient_norm=gradient.norm().item(),
+        seconds={"forward": middle - start, "backward": time.perf_counter() - middle},
+    )
+    return step, gradient
+
+
+@torch.no_grad()
+def _decode(skeleton: _Skeleton, x: Tensor, theta: Tensor, blank: int) -> Output:
+    logits = skeleton.logits(x, skeleton.own(theta))
+    return ctc.greedy(logits, [logits.shape[1]], blank)[0]
+
+
+def _numbered(on_step: Callable[[int, int, CTCStep], None], b: int) -> Callable[[int, CTCStep], None]:
+    return lambda number, step: on_step(b, number, step)
+
+
+def _checked(model: Any, inputs: Sequence[Tensor]) -> int:
+    """The blank symbol of a model and inputs that fit each other."""
+    kind = type(model).__name__
+    if not any(c.__name__.endswith("ForCTC") for c in type(model).__mro__):
+        raise SharpenError(f"{kind} is not a CTC model; expected one of transformers' …ForCTC, such as Wav2Vec2ForCTC")
+    blank = model.config.pad_token_id
+    if blank is None:
+        raise SharpenError(f"the configuration of this {kind} names no blank symbol; set config.pad_token_id to it")
+    frames = getattr(model, "_get_feat_extract_output_lengths", None)
+    waveform = hasattr(model.base_model, "feature_extractor")
+    for b, x in enumerate(inputs):
+        if waveform and x.dim() != 1:
+            raise SharpenError(f"input {b} has shape {tuple(x.shape)}; expected a waveform (samples,), no batch axis")
+        if waveform and frames is not None and int(frames(torch.tensor(len(x)))) < 1:
+            raise SharpenError(f"input {b} has {len(x)} samples, too few for one frame of this {kind}; leave it out")
+    return int(blank)
+
+
+def _adapted_names(model: Any, options: CTCAdaptation) -> list[str]:
+    """The parameters that adapt: every LayerNorm's and, if asked for, those of the feature extractor."""
+    prefix = f"{model.base_model_prefix}.feature_extractor."
+    norms = {
+        f"{name}.{own}"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.LayerNorm)
+        for own, _ in module.named_parameters(recurse=False)
+    }
+    features = {name for name, _ in model.named_parameters() if name.startswith(prefix)}
+    if not norms:
+        raise SharpenError(f"this {type(model).__name__} has no LayerNorm to adapt; expected at least one")
+    if options.parameters == "norms+features" and not features:
+        raise SharpenError(f"this {type(model).__name__} has no feature extractor; use parameters='norms'")
+    chosen = norms | features if options.parameters == "norms+features" else norms
+    return [name for name, _ in model.named_parameters() if name in chosen]

@@ -1,0 +1,51 @@
+import pytest
+
+from sharpen.method.guard import check, compression_ratio, loop
+
+SOURCE = "the quick brown fox jumps over the lazy dog and runs away"
+
+
+@pytest.mark.parametrize(
+    "adapted",
+    [SOURCE, "the quick brown fox jumped over a lazy dog", "no, no, no, the quick brown fox jumps over the dog"],
+)
+def test_ordinary_changes_pass(adapted):
+    assert check(SOURCE, adapted) == ""
+
+
+@pytest.mark.parametrize(
+    ("adapted", "reason"),
+    [
+        ("", "empty"),
+        ("so it goes on " * 30, "compression ratio"),
+        ("the quick brown fox and the fox and the fox and the fox", "'fox and the' repeats 3 times"),
+        ("the quick quick quick quick brown fox", "'quick' repeats"),
+        ("dog", "1 words against the source's 12"),
+        (SOURCE + " " + " ".join(f"word{i}" for i in range(20)), "32 words against the source's 12"),
+    ],
+)
+def test_broken_texts_are_refused(adapted, reason):
+    assert reason in check(SOURCE, adapted)
+
+
+def test_a_source_that_loops_itself_is_no_reason():
+    looping = "and so and so and so and so"
+    assert check(looping, looping) == ""
+
+
+def test_short_and_empty_sources():
+    assert check("", "") == ""
+    assert check("", "a word") == ""
+    assert check("yes", "yes it is so") == ""
+
+
+def test_loops():
+    assert loop("a b c a b c a b c") == "a b c"
+    assert loop("no no no") == ""
+    assert loop("no no no no") == "no"
+    assert loop("") == ""
+
+
+def test_compression_ratio_sees_loops():
+    assert compression_ratio("so it goes " * 30) > 2.4 > compression_ratio("The quick brown fox jumps over the dog.")
+    assert compression_ratio("") == 0.0

@@ -1,0 +1,62 @@
+"""What the README tells a newcomer to type, typed."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    (sharpen .+?)(?:  #.*)?$", README, flags=re.MULTILINE)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A scratch folder that looks like a clone."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_there_are_commands_to_run():
+    assert len(COMMANDS) >= 5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(here, command):
+    environment = {**os.environ, "SHARPEN_CACHE": str(here / "cache")}
+    if "fetch" in command:
+        listed = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True)
+        assert listed.returncode == 0
+    line = command.replace("sharpen", f"{shlex.quote(sys.executable)} -m sharpen", 1)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment)
+    if "fetch" in command and done.returncode == 2 and "reach" in done.stderr:
+        pytest.skip(f"nothing to fetch from: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_python_example_runs(here, capsys):
+    (code,) = re.findall(r"```python\n(.+?)```", README, flags=re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.split()) > 5
+
+
+def test_every_link_leads_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_tree_in_the_readme_is_the_tree():
+    """Every source file is named in the README, and nothing that is not there."""
+    for path in (ROOT / "src" / "sharpen").rglob("*.py"):
+        if path.name not in ("__init__.py", "__main__.py"):
+            assert re.search(rf"\b{re.escape(path.name)}\b", README), f"the README does not mention {path.name}"
+    names = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    for name in re.findall(r"\b(\w+\.py)\b", README):
+        assert name in names, f"the README mentions {name}"
