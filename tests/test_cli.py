@@ -102,7 +102,7 @@ def test_explaining(tmp_path, capsys):
     flags = ["--method", "em-tok-b", "--steps", "2", "--samples", "4", "--explain", "--output-dir", str(tmp_path)]
     assert main(["transcribe", str(CLIPS[0]), *TINY, *flags, "--output-format", "txt"]) == 0
     captured = capsys.readouterr()
-    assert "entropy" in captured.err
+    assert "H_tok" in captured.err
     assert "ferry" in captured.out
     page = (tmp_path / "ferry.html").read_text()
     assert page.count("<svg") >= 3
@@ -181,9 +181,22 @@ def test_models_lists_what_is_here(capsys):
     assert "ctranslate2" in by_name["tiny.en"]
 
 
+def test_theory(tmp_path, capsys):
+    assert main(["theory", "--json", "--plot", str(tmp_path / "theory.png")]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"objective", "baseline", "normalise", "samples", "bias", "variance"} <= set(rows[0])
+    exact = {row["objective"] for row in rows if row["bias"] < 1e-10}
+    assert exact == {"em-seq", "em-tok", "em-tok-togo", "ctc-collapse"}
+    assert (tmp_path / "theory.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["theory"]) == 0
+    assert "em-tok-b" in capsys.readouterr().out
+    assert main(["theory", "--link-table"]) == 0
+    assert "EM-RL-sequence" in capsys.readouterr().out
+
+
 def test_version_and_help():
     assert sharpen("--version").stdout.startswith("sharpen 0.")
-    for command in ([], ["transcribe"], ["models"], ["models", "fetch"]):
+    for command in ([], ["transcribe"], ["theory"], ["models"], ["models", "fetch"]):
         done = sharpen(*command, "--help")
         assert done.returncode == 0
         assert "usage: sharpen" in done.stdout

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sharpen.method.theory import EOS, Encoded, EnumerablePolicy
+from sharpen.method.enumerable import EOS, Encoded, EnumerablePolicy
 
 
 class ToyPolicy(EnumerablePolicy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sharpen {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_transcribe(commands.add_parser("transcribe", help="speech to text", allow_abbrev=False))
+    _add_theory(commands.add_parser("theory", help="bias and variance of every objective, exactly"))
     _add_models(commands.add_parser("models", help="which Whisper weights are here, and how to get more"))
     return parser
 
@@ -110,6 +112,14 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     fetch = commands.add_parser("fetch", help="bring a model into the cache")
     fetch.add_argument("name", help="tiny, tiny.en, base, base.en, or any size or Hugging Face id")
     fetch.set_defaults(run=_fetch_model)
+
+
+def _add_theory(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Enumerates a small model: each objective's expected gradient against the entropy's."
+    parser.set_defaults(run=_theory)
+    parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
+    parser.add_argument("--plot", metavar="FILE", help="draw bias and variance (needs sharpen[report])")
+    parser.add_argument("--link-table", action="store_true", help="the paper's table of prior methods, measured")
 
 
 def _transcribe(args: argparse.Namespace) -> int:
@@ -244,6 +254,21 @@ def _temperatures(first: float, increment: float | None) -> tuple[float, ...]:
     if not increment:
         return (first,)
     return tuple(round(first + i * increment, 6) for i in range(1 + int((1.0 + 1e-6 - first) / increment)))
+
+
+def _theory(args: argparse.Namespace) -> int:
+    from sharpen.method import theory
+
+    rows = theory.report()
+    if args.plot:
+        theory.plot(rows, args.plot)
+    if args.link_table:
+        print(theory.link_table(rows))
+    elif args.json:
+        print(json.dumps(theory.as_json(rows), indent=1))
+    else:
+        print(theory.as_table(rows))
+    return DONE
 
 
 def _list_models(args: argparse.Namespace) -> int:

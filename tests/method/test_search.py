@@ -6,9 +6,9 @@ import torch
 from toy import ToyPolicy
 
 from sharpen.method.entropy import entropy
+from sharpen.method.enumerable import EOS
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
-from sharpen.method.theory import EOS
 
 
 def generators(count, seed=0):

@@ -14,10 +14,11 @@ from sharpen.errors import SharpenError
 from sharpen.method import search, theory
 from sharpen.method.adapt import Adaptation, adapt, gather, loss
 from sharpen.method.entropy import node_entropies_and_edge_logprobs
+from sharpen.method.enumerable import EOS, EnumerablePolicy
 from sharpen.method.norms import affine, initial
 from sharpen.method.objectives import METHODS, em_seq, em_tok, em_tok_togo, ent_tok, pg_tok
 from sharpen.method.policy import generator
-from sharpen.method.theory import EOS, UNBIASED, WITHOUT_EOS, EnumerablePolicy, Enumeration, Row
+from sharpen.method.theory import UNBIASED, WITHOUT_EOS, Enumeration, Row
 from sharpen.method.tree import HypothesisTree, edges, pack
 
 EXACT = ["em-seq", "em-tok", "em-tok-togo"]

@@ -88,7 +88,7 @@ class Step:
     truncated: int  # hypotheses that the length limit ended
     best_probability: float  # of the most probable hypothesis
     gradient_norm: float
-    seconds: dict[str, float]  # encode, search, score, backward, update: of the whole batch
+    seconds: dict[str, float]  # encode, search, score, backward: of the whole batch
     tree: HypothesisTree = field(repr=False)  # the hypotheses
     greedy: tuple[int, ...] | None = None  # with `explain`: the greedy output before this step's update
 
@@ -158,7 +158,7 @@ def adapt(
             for ok, step in zip(torch.isfinite(gradient).all(1).tolist(), steps, strict=True)
         ]
         alive = [b for b, ok in zip(rows, finite, strict=True) if ok]
-        _adamw(theta, moments, gradient[finite], alive, number, options)
+        adamw(theta, moments, gradient[finite], alive, number, options.lr, options.weight_decay)
         for b, step, ok in zip(rows, steps, finite, strict=True):
             traces[b].steps.append(step)
             traces[b].stopped = _stop_reason(traces[b].steps, options.stop) if ok else NOT_FINITE.format(number)
@@ -278,21 +278,22 @@ def loss(
     return logprobs @ torch.from_numpy(a).to(logprobs) + entropies @ torch.from_numpy(c).to(entropies)
 
 
-def _adamw(
-    theta: Tensor,
+def adamw(
+    theta: Tensor,  # (B, parameters)
     moments: tuple[Tensor, Tensor],
-    gradient: Tensor,
+    gradient: Tensor,  # (rows, parameters)
     rows: list[int],
-    t: int,
-    options: Adaptation,
+    t: int,  # the step, from 1
+    lr: float,
+    weight_decay: float,
 ) -> None:
-    """AdamW with torch's defaults on the given rows of theta, in place; an episode's rows all count the same steps."""
+    """AdamW with torch's other defaults on some rows of theta, in place; an episode's rows all count the same steps."""
     b1, b2, eps = 0.9, 0.999, 1e-8
     m = moments[0][rows] * b1 + gradient * (1 - b1)
     v = moments[1][rows] * b2 + gradient.square() * (1 - b2)
     moments[0][rows], moments[1][rows] = m, v
     step = (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)
-    theta[rows] = theta[rows] * (1 - options.lr * options.weight_decay) - options.lr * step
+    theta[rows] = theta[rows] * (1 - lr * weight_decay) - lr * step
 
 
 def _summary(

@@ -10,12 +10,11 @@ Jacobian of all of them, taken once on the tree of every output, turns coefficie
 
 from __future__ import annotations
 
-import copy
 import importlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,135 +27,15 @@ from sharpen.errors import SharpenError
 from sharpen.method import ctc, search
 from sharpen.method.adapt import gather, loss
 from sharpen.method.entropy import node_entropies_and_edge_logprobs
-from sharpen.method.norms import Affine, Norm, affine, initial
+from sharpen.method.enumerable import EOS, EnumerablePolicy
+from sharpen.method.norms import Norm, affine, initial
 from sharpen.method.objectives import METHODS, Charges, Group, Normalise, em_tok
-from sharpen.method.tree import Edges, HypothesisTree, PackedTrees, edges, pack
+from sharpen.method.tree import Edges, HypothesisTree, edges, pack
 
-EOS = 0
 SEED = 6  # of the model that is shown, picked among the first twelve; docs/theory.md has the range over all of them
 UNBIASED = 1e-10  # relative bias below which an estimator counts as exact in float64
 NORMALISERS: tuple[Normalise, ...] = ("group", "tokens")
 WITHOUT_EOS = "em-tok, EOS left out"
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What the enumerable model reads: one vector for each input."""
-
-    x: Tensor  # (B, d)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def select(self, inputs: Sequence[int]) -> Inputs:
-        return Inputs(self.x[list(inputs)])
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The recurrent state before the first token."""
-
-    h: Tensor  # (B, d)
-
-    def detach(self) -> Encoded:
-        return Encoded(self.h.detach())
-
-    def select(self, inputs: Sequence[int]) -> Encoded:
-        return Encoded(self.h[list(inputs)])
-
-
-@dataclass(frozen=True)
-class State:
-    """A search in progress."""
-
-    h: Tensor  # (B, n, d)
-    hidden: Tensor  # (B, n, d), behind the decoder's norm
-
-
-class EnumerablePolicy:
-    """A recurrent model in float64 with a norm on either side, answering the calls of `method.policy.Policy`.
-
-    h_0 = tanh(A norm(x)),  h_t = tanh(W h_{t-1} + E[y_t]),  pi(. | y_<t) = softmax(U norm(h_{t-1})); token 0 is EOS.
-    """
-
-    def __init__(
-        self,
-        vocabulary: int = 4,
-        d: int = 5,
-        seed: int = 0,
-        forbidden: Sequence[int] = (),  # tokens that pi never has
-        forbidden_first: Sequence[int] = (),  # nor at the first step
-    ) -> None:
-        g = torch.Generator().manual_seed(seed)
-        self.A, self.W = torch.randn(2, d, d, generator=g, dtype=torch.float64)
-        self.E = torch.randn(vocabulary, d, generator=g, dtype=torch.float64)
-        self.vocabulary = torch.randn(vocabulary, d, generator=g, dtype=torch.float64)
-        self.inputs = Inputs(torch.randn(3, d, generator=g, dtype=torch.float64))
-        affines = torch.randn(4, d, generator=g, dtype=torch.float64)  # all ones and zeros would hide a mix-up
-        self._norms = {
-            "encoder": Norm("encoder", "encoder", "layer", 1e-5, 1 + 0.3 * affines[0], 0.3 * affines[1]),
-            "decoder": Norm("decoder", "decoder", "layer", 1e-5, 1 + 0.3 * affines[2], 0.3 * affines[3]),
-        }
-        self._own: Mapping[str, Affine] = {}
-        self.eos = EOS
-        self.forbidden = torch.zeros(2, vocabulary, dtype=torch.bool)  # row 0: later steps, row 1: the first step
-        self.forbidden[:, list(forbidden)] = True
-        self.forbidden[1, list(forbidden_first)] = True
-
-    def mask(self, depths: Tensor) -> Tensor:
-        return (depths == 0).long()
-
-    def norms(self) -> list[Norm]:
-        return list(self._norms.values())
-
-    def adapted(self, norms: Mapping[str, Affine]) -> EnumerablePolicy:
-        view = copy.copy(self)
-        view._own = norms
-        return view
-
-    def encode(self, prepared: Inputs) -> Encoded:
-        return Encoded(torch.tanh(self._norm("encoder", prepared.x[:, None])[:, 0] @ self.A.T))
-
-    def capacity(self, encoded: Encoded) -> list[int]:
-        return [1000] * len(encoded.h)
-
-    def begin(self, encoded: Encoded) -> State:
-        return self._state(encoded.h[:, None])
-
-    def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
-        rows = torch.arange(len(parents))[:, None]
-        return self._state(torch.tanh(state.h[rows, parents.clamp(min=0)] @ self.W.T + self.E[tokens]))
-
-    def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
-        rows = torch.arange(len(trees.tokens))[:, None]
-        above = trees.ancestors & (trees.depths[:, None] == trees.depths[:, :, None] - 1)
-        parents = above.long().argmax(-1)  # (B, N)
-        h = encoded.h[:, None].expand(-1, trees.tokens.shape[1], -1)
-        for depth in range(1, int(trees.depths.max()) + 1):
-            deeper = torch.tanh(h[rows, parents] @ self.W.T + self.E[trees.tokens])
-            h = torch.where((trees.depths == depth)[..., None], deeper, h)
-        return self._norm("decoder", h)
-
-    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        logits = hidden @ self.vocabulary.T
-        return logits.masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
-
-    def outputs(self, limit: int) -> list[tuple[int, ...]]:
-        """Every y that pi allows: EOS at its end, or L tokens without one, which the limit ended."""
-        later, first = ([t for t, no in enumerate(row) if not no] for row in self.forbidden.tolist())
-        found: list[tuple[int, ...]] = []
-        prefixes: list[tuple[int, ...]] = [()]
-        for length in range(1, limit + 1):
-            longer = [(*prefix, token) for prefix in prefixes for token in (later if prefix else first)]
-            prefixes = [y for y in longer if y[-1] != EOS and length < limit]
-            found += [y for y in longer if y[-1] == EOS or length == limit]
-        return found
-
-    def _state(self, h: Tensor) -> State:
-        return State(h, self._norm("decoder", h))
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        return self._norms[name].apply(x, self._own.get(name))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from sharpen.errors import SharpenError
 from sharpen.method import ctc
-from sharpen.method.adapt import NOT_FINITE, Adaptation, _adamw
+from sharpen.method.adapt import NOT_FINITE, adamw
 from sharpen.method.ctc import CTCAdaptation, Output
 from sharpen.method.entropy import entropy
 from sharpen.method.policy import generator
@@ -138,7 +138,7 @@ def _episode(
     theta = skeleton.initial()
     source = _decode(skeleton, x, theta, blank)
     moments = torch.zeros_like(theta), torch.zeros_like(theta)
-    draws, adamw = generator(options.seed, name), Adaptation(lr=options.lr, weight_decay=options.weight_decay)
+    draws = generator(options.seed, name)
     steps: list[CTCStep] = []
     stopped = ""
     for number in range(1, options.steps + 1):
@@ -149,7 +149,7 @@ def _episode(
         if not (math.isfinite(step.loss) and math.isfinite(step.gradient_norm)):
             stopped = NOT_FINITE.format(number)
             break
-        _adamw(theta, moments, gradient, [0], number, adamw)
+        adamw(theta, moments, gradient, [0], number, options.lr, options.weight_decay)
     return CTCEpisode(source, _decode(skeleton, x, theta, blank), skeleton.own(theta), tuple(steps), stopped)
 
 
