@@ -87,3 +87,18 @@ def test_a_missing_synthesiser_is_named(tmp_path):
     assert "flite is not installed" in run.stderr
     assert "apt-get install flite" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_the_demo_prints_its_tables():
+    done = subprocess.run([sys.executable, str(EXAMPLES / "demo.py"), "--clips", "1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    header = next(line for line in lines if line.startswith("clip"))
+    assert header.split()[-4:] == ["source", "beam", "greedy-em", "em-tok-b"]
+    assert (
+        sum(line.split()[:1] == [method] for line in lines for method in ("source", "beam", "greedy-em", "em-tok-b"))
+        == 4
+    )
+    assert "Try next:" in lines
+    assert "transcribe" in lines[-2]
+    assert "models" in lines[-1]

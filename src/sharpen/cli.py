@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sharpen import __version__
@@ -70,23 +70,40 @@ def _add_transcribe(parser: argparse.ArgumentParser) -> None:
     add("--task", choices=("transcribe", "translate"), default="transcribe", help="translate is into English")
     add("--method", choices=METHODS, default="source", metavar="NAME",
         help=f"source: the model as it is (default); beam; or adapt it first: {', '.join(adapting)}")  # fmt: skip
-    add("--steps", type=_count, default=10, metavar="N", help="of adaptation (default: 10)")
+    _add_adaptation(parser.add_argument_group("adaptation").add_argument)
+    _add_decoding(parser.add_argument_group("decoding").add_argument)
+    add = parser.add_argument_group("output").add_argument
+    add("--output-format", "-f", metavar="F,F", help="txt, srt, vtt, tsv, json or all: write these files")
+    add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
+    add("--quiet", "-q", action="store_true", help="no progress bar")
+    add = parser.add_argument_group("machine").add_argument
+    add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="default: float32")
+    add("--batch-size", type=_positive, default=1, metavar="N", help="recordings side by side (default: 1)")
+    add("--threads", type=_positive, metavar="N", help="CPU threads (default: torch's choice)")
+
+
+def _add_adaptation(add: Callable[..., object]) -> None:
+    add("--steps", type=_count, default=10, metavar="N", help="updates of the norms (default: 10)")
     add("--samples", type=_positive, default=16, metavar="G", help="hypotheses at each step (default: 16)")
     add("--lr", type=float, default=1e-3, help="learning rate of AdamW (default: 1e-3)")
     add("--weight-decay", type=float, default=0.0, metavar="W", help="of AdamW (default: 0)")
     add("--adapt-norms", choices=("encoder+decoder", "encoder", "decoder"), default="encoder+decoder",
         help="which norms adapt (default: encoder+decoder)")  # fmt: skip
-    add("--normalise", choices=("tokens", "group"), default="tokens", help="the loss by tokens (default) or group")
+    add("--normalise", choices=("tokens", "group"), default="tokens",
+        help="divide the loss by the group's tokens (default, the paper's) or by its size")  # fmt: skip
     add("--stop", action="append", default=[], choices=("certain", "agreed", "settled"),
         help="end a window's adaptation early; may be given several times (default: never)")  # fmt: skip
     add("--guard", choices=("on", "off"), default="on", help="fall back to the source where adapting broke the text")
     add("--explain", action="store_true", help="say what adaptation changed, and write it as a page, STEM.html")
+    add("--seed", type=int, default=0, help="of every random draw (default: 0)")
+
+
+def _add_decoding(add: Callable[..., object]) -> None:
     add(
         "--decode", choices=("greedy", "beam"), help="how the answer is found (default: greedy; beam for --method beam)"
     )
     add("--beam-size", type=_positive, default=5, metavar="N", help="width of that beam (default: 5)")
-    add("--output-format", "-f", metavar="F,F", help="txt, srt, vtt, tsv, json or all: write these files")
-    add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add("--initial-prompt", default="", metavar="TEXT", help="text the recording continues: names, spelling, style")
     add("--condition-on-previous-text", type=_yes_no, nargs="?", const=True, default=False, metavar="BOOL",
         help="feed back what was just said (default: no; it amplifies loops)")  # fmt: skip
@@ -98,12 +115,6 @@ def _add_transcribe(parser: argparse.ArgumentParser) -> None:
     add("--no-speech-threshold", type=_optional, default=0.6, metavar="P", help="default: 0.6; None: off")
     add("--compression-ratio-threshold", type=_optional, default=2.4, metavar="R", help="default: 2.4; None: off")
     add("--logprob-threshold", type=_optional, default=-1.0, metavar="L", help="default: -1.0; None: off")
-    add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="default: float32")
-    add("--batch-size", type=_positive, default=1, metavar="N", help="windows decoded together (default: 1)")
-    add("--threads", type=_positive, metavar="N", help="CPU threads (default: torch's choice)")
-    add("--seed", type=int, default=0, help="of samples drawn on fallback (default: 0)")
-    add("--quiet", "-q", action="store_true", help="no progress bar")
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:

@@ -140,3 +140,48 @@ def test_bad_settings_are_refused():
 
 def test_default_limit_follows_the_duration():
     assert [default_limit(s) for s in (0.5, 4.0, 30.0)] == [32, 60, 444]
+
+
+def plain_beam(policy, b, limit, beams):
+    """The finishing rule in its own words, over whole outputs and their probabilities, with no tree and no cache."""
+    everything = {y: float(lp) for y, lp in policy.log_probabilities(b, limit).items()}
+    ends = {y for y in everything if y[-1] == EOS or len(y) == limit}
+
+    def total(prefix):
+        """log pi of a prefix: the sum over all outputs that begin with it."""
+        return math.log(sum(math.exp(lp) for y, lp in everything.items() if y[: len(prefix)] == prefix))
+
+    tokens = sorted({token for y in everything for token in y})
+    open_beams, results = [()], []
+    while open_beams:
+        candidates = [(*prefix, token) for prefix in open_beams for token in tokens]
+        candidates = [c for c in candidates if any(y[: len(c)] == c for y in everything)]
+        candidates = sorted(candidates, key=total, reverse=True)[: 2 * beams]
+        results += [(total(c) / len(c), c) for c in candidates[:beams] if c in ends]
+        results = sorted(results, reverse=True)[:beams]
+        open_beams = [c for c in candidates if c not in ends][:beams]
+        if open_beams and len(results) == beams and total(open_beams[0]) / len(open_beams[0]) <= results[-1][0]:
+            break
+    return [y for _, y in results]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("beams", [1, 2, 3])
+def test_beam_follows_its_finishing_rule(seed, beams):
+    policy = ToyPolicy(vocabulary=6, seed=seed)
+    for b, tree in enumerate(beam(policy, policy.encoded(), [4, 4, 4], beams)):
+        assert outputs(tree) == plain_beam(policy, b, 4, beams)
+
+
+def test_a_forbidden_token_is_not_drawn_even_at_the_edge(monkeypatch):
+    policy = ToyPolicy(vocabulary=4, seed=1, forbidden=(0, 1))
+    monkeypatch.setattr(torch, "rand", lambda *size, **settings: torch.zeros(*size, dtype=torch.float64))
+    (tree,) = sample(policy, policy.encoded(0), [3], 2, generators(1))
+    assert outputs(tree) == [(2, 2, 2), (2, 2, 2)]
+
+
+def test_every_utterance_has_its_own_draws():
+    a, b = (torch.rand(8, generator=generator(0, name)) for name in ("first", "second"))
+    assert not torch.equal(a, b)
+    assert torch.equal(a, torch.rand(8, generator=generator(0, "first")))
+    assert not torch.equal(a, torch.rand(8, generator=generator(1, "first")))

@@ -65,6 +65,13 @@ HELLO, WORLD = TOKENIZER.encode(" Hello there."), TOKENIZER.encode(" World.")
         pytest.param([stamp(0), *HELLO, stamp(9), stamp(9), *WORLD, stamp(12)], "all", 30.0, id="closes both"),
         pytest.param([stamp(0), *HELLO, stamp(12), stamp(12.5)], len(HELLO) + 2, 12.0, id="opens another in vain"),
         pytest.param([stamp(0), *HELLO, stamp(9), stamp(9.5), *WORLD], len(HELLO) + 2, 9.0, id="leaves one open"),
+        pytest.param(
+            [stamp(0), *HELLO, stamp(5), stamp(5), *WORLD, stamp(9), stamp(9), *HELLO],
+            len(HELLO) + len(WORLD) + 4,
+            9.0,
+            id="leaves the third open",
+        ),
+        pytest.param([stamp(0), *HELLO, stamp(0.1), stamp(0.1)], "all", 30.0, id="would hardly move on"),
         pytest.param([stamp(0), *HELLO], "all", 30.0, id="closes nothing"),
         pytest.param(HELLO, "all", 30.0, id="no timestamps"),
         pytest.param([], "all", 30.0, id="nothing"),

@@ -148,7 +148,8 @@ def _decode_adapted(
     prompts = [prompt(tokenizer, s.language, options, w.context) for w, s in pairs]
     view = policy.adapted(episode.norms)
     encoded = view.encode(prepared.prompted(prompts))
-    trees = _search(view, encoded, windows, options, 0.0)
+    final = replace(options, decode="beam") if adaptation.row.decode == "beam" else options
+    trees = _search(view, encoded, windows, final, 0.0)
     results = []
     for source, tree, trace in zip(sources, trees, episode.traces, strict=True):
         result = _result(tokenizer, tree, source.language, 0.0, source.no_speech_prob, options)

@@ -9,7 +9,7 @@ from sharpen.models.timestamps import SECONDS_PER_TIMESTAMP
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.speech.decoding import Decoded
 
-SHORTEST = 0.5  # seconds
+SHORTEST = 0.5  # seconds that can hold a word
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def settle(tokenizer: WhisperTokenizer, decoded: Decoded, duration: float, *, la
 
     An output that ends with the close of a segment covers its window. One that ends otherwise is cut after the last
     segment that it closed before opening another, and the next window starts there, so that no word is split by the
-    window's hard end. In the recording's `last` window a rest too short to hold a word is not looked at again.
+    window's hard end. A window always moves on by a word's length at least, and in the recording's `last` window a rest
+    too short to hold a word is not looked at again.
     """
     begin = tokenizer.timestamp_begin
     stamped = [token >= begin for token in decoded.tokens]
@@ -49,7 +50,7 @@ def settle(tokenizer: WhisperTokenizer, decoded: Decoded, duration: float, *, la
         return decoded, duration
     n = pairs[-1] + 1
     consumed = min(duration, (decoded.tokens[n - 1] - begin) * SECONDS_PER_TIMESTAMP)
-    if consumed == 0 or (last and duration - consumed < SHORTEST):
+    if consumed < SHORTEST or (last and duration - consumed < SHORTEST):
         return decoded, duration
     kept = replace(decoded, tokens=decoded.tokens[:n], logprobs=decoded.logprobs[:n], entropies=decoded.entropies[:n])
     return kept, consumed

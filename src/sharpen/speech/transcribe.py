@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -163,11 +163,6 @@ class Transcript:
         """For each window that was adapted to: its start in seconds, and how it went."""
         deque(self._steps, maxlen=0)
         return self._job.adapted
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        rows = [asdict(segment) for segment in self.segments]
-        return {"text": self.text, "segments": rows, "language": self.language, "duration": self.info.duration}
 
 
 class Model:
