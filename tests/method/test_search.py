@@ -165,7 +165,7 @@ def plain_beam(policy, b, limit, beams):
     return [y for _, y in results]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 13, 33, 34, 35])  # from 13 on, an end among the second G is in the way
 @pytest.mark.parametrize("beams", [1, 2, 3])
 def test_beam_follows_its_finishing_rule(seed, beams):
     policy = ToyPolicy(vocabulary=6, seed=seed)
