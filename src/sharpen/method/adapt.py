@@ -113,6 +113,7 @@ class Episode:
     traces: list[Trace]
 
 
+@torch.enable_grad()
 def adapt(
     policy: Policy[P, E, S],
     prepared: P,

@@ -135,16 +135,15 @@ def _decode_adapted(
     tokenizer, rate = policy.checkpoint.tokenizer, policy.checkpoint.mel.sampling_rate
     plain = replace(options, timestamps=False)  # timestamps appear in the final decode only
     pairs = list(zip(windows, sources, strict=True))
-    with torch.enable_grad():
-        episode = adapt(
-            policy,
-            prepared.prompted([prompt(tokenizer, s.language, plain, w.context) for w, s in pairs]),
-            adaptation,
-            ids=[w.id for w in windows],
-            limits=[default_limit(len(w.samples) / rate) for w in windows],
-            text=lambda tokens: " ".join(tokenizer.decode(tokens).lower().split()),
-            on_step=on_step,
-        )
+    episode = adapt(
+        policy,
+        prepared.prompted([prompt(tokenizer, s.language, plain, w.context) for w, s in pairs]),
+        adaptation,
+        ids=[w.id for w in windows],
+        limits=[default_limit(len(w.samples) / rate) for w in windows],
+        text=lambda tokens: " ".join(tokenizer.decode(tokens).lower().split()),
+        on_step=on_step,
+    )
     prompts = [prompt(tokenizer, s.language, options, w.context) for w, s in pairs]
     view = policy.adapted(episode.norms)
     encoded = view.encode(prepared.prompted(prompts))
