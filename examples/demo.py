@@ -17,7 +17,7 @@ from sharpen.evaluation.normalize import normaliser
 from sharpen.evaluation.score import ErrorCounts, word_errors
 
 EXAMPLES = Path(__file__).parent
-WIDTH = 44  # of the columns of text
+WIDTH = 32  # of the columns of text
 STEPS = 3  # of the paper's 10, so that a newcomer waits three minutes and not ten
 PLAIN = sharpen.Options(language="en", timestamps=False)
 METHODS = {
