@@ -29,9 +29,6 @@ def test_there_are_commands_to_run():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(here, command):
     environment = {**os.environ, "SHARPEN_CACHE": str(here / "cache")}
-    if "fetch" in command:
-        listed = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True)
-        assert listed.returncode == 0
     line = command.replace("sharpen", f"{shlex.quote(sys.executable)} -m sharpen", 1)
     done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment)
     if "fetch" in command and done.returncode == 2 and "reach" in done.stderr:
