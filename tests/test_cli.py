@@ -189,7 +189,9 @@ def test_theory(tmp_path, capsys):
     assert exact == {"em-seq", "em-tok", "em-tok-togo", "ctc-collapse"}
     assert (tmp_path / "theory.png").read_bytes().startswith(b"\x89PNG")
     assert main(["theory"]) == 0
-    assert "em-tok-b" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "em-tok-b" in table
+    assert "seed 6" in table
     assert main(["theory", "--link-table"]) == 0
     assert "EM-RL-sequence" in capsys.readouterr().out
 

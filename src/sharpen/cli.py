@@ -279,6 +279,7 @@ def _theory(args: argparse.Namespace) -> int:
         print(json.dumps(theory.as_json(rows), indent=1))
     else:
         print(theory.as_table(rows))
+        print(f"\nOne small random model (seed {theory.SEED}); docs/theory.md has the ranges over twelve of them.")
     return DONE
 
 

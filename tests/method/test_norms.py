@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from sharpen.errors import SharpenError
+from sharpen.method.norms import Affine, Norm, affine, choose, initial
+
+D = 6
+X = torch.randn(3, 4, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+WEIGHT, BIAS = torch.randn(2, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def by_definition(kind, x, weight, bias):
+    if kind == "layer":
+        y = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+    else:
+        y = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    y = y * (1 + weight if kind == "rms-plus-one" else weight)
+    return y if bias is None else y + bias
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms", "rms-plus-one"])
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_norms_follow_their_definition_with_and_without_their_own_parameters(kind, bias):
+    norm = Norm("n", "decoder", kind, 1e-5, WEIGHT, bias)
+    assert torch.allclose(norm.apply(X), by_definition(kind, X, WEIGHT, bias), atol=1e-10)
+    weights = WEIGHT + torch.arange(3.0, dtype=torch.float64)[:, None]
+    own = Affine(weights, None if bias is None else bias * weights)
+    expected = [by_definition(kind, X[b], weights[b], None if bias is None else own.bias[b]) for b in range(3)]
+    assert torch.allclose(norm.apply(X, own), torch.stack(expected), atol=1e-10)
+    one = Affine(weights[1:2], None if bias is None else own.bias[1:2])
+    assert torch.allclose(norm.apply(X[1:2], one)[0], expected[1], atol=1e-10)  # the fused way
+    some = norm.apply(X[[0, 2]], own, torch.tensor([0, 2]))
+    assert torch.allclose(some, torch.stack([expected[0], expected[2]]), atol=1e-10)
+
+
+def test_theta_holds_every_parameter_of_every_input():
+    norms = [Norm("a", "encoder", "layer", 1e-5, WEIGHT, BIAS), Norm("b", "decoder", "rms", 1e-5, 2 * WEIGHT)]
+    theta = initial(norms, 2)
+    assert theta.shape == (2, 3 * D)
+    own = affine(norms, theta)
+    assert torch.equal(own["a"].bias[1], BIAS)
+    assert torch.equal(own["b"].weight[0], 2 * WEIGHT)
+    assert own["b"].bias is None
+
+
+def test_a_side_without_norms_is_refused():
+    with pytest.raises(SharpenError, match="no norms in its encoder"):
+        choose([Norm("b", "decoder", "rms", 1e-5, WEIGHT)], "encoder")
