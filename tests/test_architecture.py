@@ -16,6 +16,7 @@ ROOMS = [
     "models",
     "speech",
     "evaluation",
+    "benchmarks",
     "serving",
     "cli",
     "__main__",

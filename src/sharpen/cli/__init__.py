@@ -11,13 +11,19 @@ import sys
 from collections.abc import Sequence
 
 from sharpen import __version__
-from sharpen.cli import models, theory, transcribe
+from sharpen.cli import bench, corpus, evaluate, models, report, reproduce, theory, transcribe, tune
 from sharpen.cli.values import FAILED, INTERRUPTED, USAGE
 from sharpen.errors import SharpenError
 
 COMMANDS = {
     "transcribe": (transcribe, "speech to text"),
     "theory": (theory, "bias and variance of every objective, exactly"),
+    "corpus": (corpus, "look into a corpus; build corrupted LibriSpeech"),
+    "evaluate": (evaluate, "run methods over corpora, one row for each utterance"),
+    "report": (report, "tables and figures of runs, beside the paper's numbers"),
+    "reproduce": (reproduce, "the paper's tables and figures, one word each"),
+    "tune": (tune, "a small grid of hyper-parameters"),
+    "bench": (bench, "how fast it is, against a straightforward version and the machine's limit"),
     "models": (models, "which Whisper weights are here, and how to get more"),
 }
 
@@ -50,7 +56,7 @@ def _dashed(arguments: Sequence[str]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sharpen", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="sharpen", description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"sharpen {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (module, meaning) in COMMANDS.items():

@@ -35,8 +35,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add("--quiet", "-q", action="store_true", help="no progress bar")
     add = parser.add_argument_group("machine").add_argument
+    add("--preset", choices=("exact", "fast"), default="exact",
+        help="fast: condensed padding, and bfloat16 where the hardware has it (default: exact)")  # fmt: skip
+    add("--padding", choices=("full", "condensed"),
+        help="how the silence behind short audio is told to the model (default: the preset's)")  # fmt: skip
     add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="default: float32")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the preset's")
     add("--batch-size", type=positive, default=1, metavar="N", help="recordings side by side (default: 1)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)")
 
@@ -83,7 +87,11 @@ def _transcribe(args: argparse.Namespace) -> int:
 
     from sharpen.speech.decoding import Options
     from sharpen.speech.files import transcribe_files
+    from sharpen.speech.presets import PRESETS, default_device
     from sharpen.speech.transcribe import load
+
+    preset = PRESETS[args.preset]
+    device = default_device() if args.device == "auto" else args.device
 
     options = Options(
         language=args.language,
@@ -91,6 +99,7 @@ def _transcribe(args: argparse.Namespace) -> int:
         adapt=_adaptation(args),
         decode=args.decode or METHODS[args.method].decode,
         beam_size=args.beam_size,
+        padding=args.padding or preset.padding,
         timestamps=not args.no_timestamps,
         initial_prompt=args.initial_prompt,
         condition_on_previous_text=args.condition_on_previous_text,
@@ -104,7 +113,7 @@ def _transcribe(args: argparse.Namespace) -> int:
     )
     if args.threads:
         torch.set_num_threads(args.threads)
-    model = load(args.model, device=args.device, dtype=args.dtype)
+    model = load(args.model, device=device, dtype=args.dtype or preset.dtype(device))
     model.check(options)
     report = _Report(len(args.files), args.quiet, args.steps)
     events = transcribe_files(model, args.files, options, args.output_dir or ".", formats, report.on_step)

@@ -47,6 +47,7 @@ class Adaptation:
     stop: tuple[StopRule, ...] = ()  # ends early: "certain", "agreed" (all hypotheses one text), "settled"
     guard: bool = True  # fall back to the source transcript where the adapted one looks broken
     explain: bool = False  # also decode greedily before every step
+    greedy_at: tuple[int, ...] = ()  # or only after these numbers of updates; what comes after the last is the answer
     seed: int = 0  # of the samples
 
     def __post_init__(self) -> None:
@@ -63,6 +64,9 @@ class Adaptation:
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(values)}")
+        beyond = [k for k in self.greedy_at if not 0 <= k <= self.steps]
+        if beyond:
+            raise SharpenError(f"greedy_at names {beyond[0]} updates; expected 0 to {self.steps}, the episode's steps")
         unknown = set(self.stop) - {"certain", "agreed", "settled"}
         if unknown:
             raise SharpenError(f"stop names {', '.join(sorted(unknown))}; expected certain, agreed or settled")
@@ -88,9 +92,9 @@ class Step:
     truncated: int  # hypotheses that the length limit ended
     best_probability: float  # of the most probable hypothesis
     gradient_norm: float
-    seconds: dict[str, float]  # encode, search, score, backward: of the whole batch
+    seconds: dict[str, float]  # encode, search, score, backward, optimiser: of the whole batch
     tree: HypothesisTree = field(repr=False)  # the hypotheses
-    greedy: tuple[int, ...] | None = None  # with `explain`: the greedy output before this step's update
+    greedy: tuple[int, ...] | None = None  # with `explain` or `greedy_at`: the greedy output before this step's update
 
 
 @dataclass
@@ -153,13 +157,16 @@ def adapt(
         start = time.perf_counter()
         encoded = view.encode(prepared.select(rows)) if fixed is None else fixed.select(rows)
         seconds = {"encode": time.perf_counter() - start}
-        steps, gradient = worker.step(view, encoded, leaf, [draws[b] for b in rows], [limits[b] for b in rows], seconds)
+        speak = options.explain or number - 1 in options.greedy_at
+        some = [draws[b] for b in rows], [limits[b] for b in rows]
+        steps, gradient = worker.step(view, encoded, leaf, *some, seconds, speak)
         finite = [
             ok and math.isfinite(step.loss)
             for ok, step in zip(torch.isfinite(gradient).all(1).tolist(), steps, strict=True)
         ]
         alive = [b for b, ok in zip(rows, finite, strict=True) if ok]
-        adamw(theta, moments, gradient[finite], alive, number, options.lr, options.weight_decay)
+        with _timed(seconds, "optimiser"):
+            adamw(theta, moments, gradient[finite], alive, number, options.lr, options.weight_decay)
         for b, step, ok in zip(rows, steps, finite, strict=True):
             traces[b].steps.append(step)
             traces[b].stopped = _stop_reason(traces[b].steps, options.stop) if ok else NOT_FINITE.format(number)
@@ -190,16 +197,18 @@ class _Worker(Generic[P, E, S]):
         draws: list[torch.Generator],
         limits: list[int],
         seconds: dict[str, float],
+        speak: bool,
     ) -> tuple[list[Step], Tensor]:
         """Hypotheses under theta, their loss, its gradient: what each input's trace keeps, and (B, parameters).
 
-        The encoder has run once, with its gradient: the search sees the same values without it.
+        The encoder has run once, with its gradient: the search sees the same values without it. With `speak` the greedy
+        output is kept as well.
         """
         with torch.no_grad():
             frozen = self.policy.adapted(norm_room.affine(self.norms, theta.detach()))
             with _timed(seconds, "search"):
                 trees = self._find(frozen, encoded.detach(), draws, limits)
-            spoken = search.greedy(frozen, encoded.detach(), limits) if self.options.explain else None
+            spoken = search.greedy(frozen, encoded.detach(), limits) if speak else None
         with _timed(seconds, "score"):
             packed, paths = pack(trees, theta.device), edges(trees, theta.device)
             hidden = view.score(encoded, packed)[packed.valid]  # (M, d): the nodes of all trees
@@ -210,6 +219,7 @@ class _Worker(Generic[P, E, S]):
                 view.mask(packed.depths[packed.valid]),
                 paths.node,
                 paths.token,
+                view.project,
             )
             groups = gather(paths, entropies, logprobs)
             _note_entropies(trees, entropies)

@@ -12,6 +12,7 @@ two vectors of the hidden size from which any gradient follows. With z = W h, p 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,17 +33,29 @@ def node_entropies_and_edge_logprobs(
     mask: Tensor,  # (M,) int64: which of them holds at a node
     edge_node: Tensor,  # (E,) int64
     edge_token: Tensor,  # (E,) int64
+    project: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Ent of each node (M,) and log pi of each edge (E,), float32 or better, differentiable in `hidden`."""
+    """Ent of each node (M,) and log pi of each edge (E,), float32 or better, differentiable in `hidden`.
+
+    `project` computes h W^T (n, d) -> (n, V) where there is a faster way than the plain product.
+    """
     fused: Any = _FusedHead.apply
-    entropies, logprobs = fused(hidden, weight, forbidden, mask, edge_node, edge_token)
+    project = project or (lambda h: h @ weight.T)
+    entropies, logprobs = fused(hidden, weight, forbidden, mask, edge_node, edge_token, project)
     return entropies, logprobs
 
 
 class _FusedHead(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, forbidden: Tensor, mask: Tensor, edge_node: Tensor, edge_token: Tensor
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        forbidden: Tensor,
+        mask: Tensor,
+        edge_node: Tensor,
+        edge_token: Tensor,
+        project: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor]:
         M, d = hidden.shape
         wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -54,7 +67,7 @@ class _FusedHead(torch.autograd.Function):
         step = max(1, LOGITS_AT_ONCE // len(weight))
         for start in range(0, M, step):
             rows = slice(start, min(M, start + step))
-            z = (hidden[rows] @ weight.T).to(wide)  # (m, V)
+            z = project(hidden[rows]).to(wide)  # (m, V)
             z.masked_fill_(forbidden[mask[rows]], -torch.inf)
             z -= z.logsumexp(-1, keepdim=True)  # now log pi
             inside = ((edge_node >= rows.start) & (edge_node < rows.stop)).nonzero()[:, 0]
@@ -77,4 +90,4 @@ class _FusedHead(torch.autograd.Function):
         of_hidden = of_entropies[:, None].to(d_entropy.dtype) * d_entropy
         g = of_logprobs[:, None].to(d_entropy.dtype)
         of_hidden.index_add_(0, edge_node, g * (weight[edge_token] - expected[edge_node]))
-        return of_hidden, None, None, None, None, None
+        return of_hidden, None, None, None, None, None, None

@@ -79,6 +79,9 @@ class EnumerablePolicy:
         self.forbidden[:, list(forbidden)] = True
         self.forbidden[1, list(forbidden_first)] = True
 
+    def project(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.vocabulary.T
+
     def mask(self, depths: Tensor) -> Tensor:
         return (depths == 0).long()
 

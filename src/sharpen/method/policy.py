@@ -57,7 +57,10 @@ class Policy(Protocol[P, E, S]):
 
     @property
     def vocabulary(self) -> Tensor:
-        """The output matrix: (V, d)."""
+        """The output matrix W: (V, d)."""
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """h W^T as fast as the model can, without gradient: (n, d) -> (n, V)."""
 
     @property
     def forbidden(self) -> Tensor:

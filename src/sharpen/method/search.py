@@ -56,7 +56,8 @@ def sample(
         raise ValueError(f"samples ({samples}) must be at least 1 and temperature ({temperature}) positive")
 
     def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
-        cdf = (log_pi / temperature).exp().cumsum(-1, dtype=torch.float64)  # (n, V)
+        scaled = log_pi if temperature == 1 else log_pi / temperature
+        cdf = scaled.exp().cumsum(-1, dtype=torch.float64)  # (n, V)
         u = torch.rand(samples, generator=generators[b], dtype=torch.float64).to(cdf.device)  # (G,)
         drawn = torch.searchsorted(cdf, u * cdf[:, -1:], right=True)  # (n, G); strictly beyond u: never a forbidden one
         return drawn[rows, live]

@@ -21,6 +21,8 @@ from sharpen.method.norms import Affine, Norm, Side
 from sharpen.method.tree import PackedTrees
 from sharpen.models.cache import TreeCache
 from sharpen.models.checkpoint import Checkpoint
+from sharpen.models.packed import PackedMatrix
+from sharpen.models.padding import EVERY, condense
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Prepared:
 
     stem: Tensor  # (B, S, d)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
+    bias: Tensor | None = None  # (B, 1, 1, S) added to the attention logits of each frame; None where padding is full
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -41,7 +44,8 @@ class Prepared:
         rows = list(inputs)
         if rows == list(range(len(self))):
             return self
-        return Prepared(self.stem[rows], tuple(self.prompts[b] for b in rows))
+        bias = None if self.bias is None else self.bias[rows]
+        return Prepared(self.stem[rows], tuple(self.prompts[b] for b in rows), bias)
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,12 @@ class Encoded:
     states: Tensor  # (B, S, d) encoder output
     cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
+    bias: Tensor | None = None  # (B, 1, 1, S) of each frame's attention logits
 
     def detach(self) -> Encoded:
         """The same values without their gradient, for searching before scoring."""
         cross = tuple((k.detach(), v.detach()) for k, v in self.cross)
-        return Encoded(self.states.detach(), cross, self.prompts)
+        return replace(self, states=self.states.detach(), cross=cross)
 
     def prompted(self, prompts: Sequence[Sequence[int]]) -> Encoded:
         """The same utterances with other prompts."""
@@ -67,7 +72,8 @@ class Encoded:
         if rows == list(range(len(self.prompts))):
             return self
         cross = tuple((k[rows], v[rows]) for k, v in self.cross)
-        return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows))
+        bias = None if self.bias is None else self.bias[rows]
+        return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows), bias)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class WhisperState:
     prompt_hidden: Tensor  # (B, P, d) of every prompt position, for the no-speech and the language probabilities
     cache: TreeCache
     cross: tuple[tuple[Tensor, Tensor], ...]  # of the utterances still in the work
+    heard: Tensor | None  # (b, 1, 1, S) of those utterances: what is added to each frame's attention logits
     positions: Tensor  # (b,) the next node's position
     rows: Tensor  # (b,) which utterances are still in the work
 
@@ -94,6 +101,11 @@ class WhisperPolicy:
         self.encoder_heads = int(config.encoder_attention_heads)
         self.max_positions = int(config.max_target_positions)
         self._norms = {norm.name: norm for norm in _list_norms(self.model.model)}
+        encoder, decoder = self.model.model.encoder, self.model.model.decoder
+        self._encoder_qkv = [_joined(layer.self_attn, "qkv") for layer in encoder.layers]
+        self._decoder_qkv = [_joined(layer.self_attn, "qkv") for layer in decoder.layers]
+        self._cross_kv = [_joined(layer.encoder_attn, "kv") for layer in decoder.layers]
+        self._project = PackedMatrix(self.vocabulary)
         self._own: Mapping[str, Affine] = {}
         forbidden = torch.zeros(2, config.vocab_size, dtype=torch.bool)  # row 0: later steps, row 1: the first step
         forbidden[:, list(checkpoint.suppress)] = True
@@ -136,27 +148,44 @@ class WhisperPolicy:
         return [self.max_positions - len(prompt) + 1 for prompt in encoded.prompts]  # the last token is never fed back
 
     @torch.no_grad()
-    def prepare(self, features: Tensor, prompts: Sequence[Sequence[int]]) -> Prepared:
-        """The convolutions and positions, computed once whatever adapts: (B, mels, 3000) -> (B, S, d)."""
+    def prepare(
+        self,
+        features: Tensor,
+        prompts: Sequence[Sequence[int]],
+        speech: Sequence[int] | None = None,
+        every: int = EVERY,
+    ) -> Prepared:
+        """The convolutions and positions, computed once whatever adapts: (B, mels, 3000) -> (B, S, d).
+
+        `speech` says how many of each utterance's feature frames are not padding: given, the padding is condensed, one
+        frame standing for `every`.
+        """
         encoder = self.model.model.encoder
         x = F.gelu(encoder.conv1(features.to(self.device, self.dtype)))
         x = F.gelu(encoder.conv2(x)).transpose(1, 2)
         stem = x + encoder.embed_positions.weight[: x.shape[1]]
-        return Prepared(stem, tuple(tuple(prompt) for prompt in prompts))
+        bias = None
+        if speech is not None:
+            kept = condense([-(-frames // 2) for frames in speech], stem.shape[1], every)  # a convolution halves them
+            stem, bias = kept.of(stem), kept.bias.to(self.device, self.dtype)[:, None, None]
+        return Prepared(stem, tuple(tuple(prompt) for prompt in prompts), bias)
 
     def encode(self, prepared: Prepared) -> Encoded:
         """Encoder states and every decoder layer's cross-attention keys and values."""
-        encoder, decoder = self.model.model.encoder, self.model.model.decoder
+        encoder = self.model.model.encoder
         x = prepared.stem
         for i, layer in enumerate(encoder.layers):
             name = f"encoder.layers.{i}"
             y = self._norm(f"{name}.self_attn_layer_norm", x)
-            q, k, v = _queries(layer.self_attn, y, self.encoder_heads), *_keys_values(layer.self_attn, y)
-            x = x + layer.self_attn.out_proj(_attend(q, k, v))
+            q, k, v = _split(y, self._encoder_qkv[i], self.encoder_heads)
+            x = x + layer.self_attn.out_proj(_attend(q, k, v, prepared.bias))
             x = x + _mlp(layer, self._norm(f"{name}.final_layer_norm", x))
         states = self._norm("encoder.layer_norm", x)
-        cross = tuple(_keys_values(layer.encoder_attn, states) for layer in decoder.layers)
-        return Encoded(states, cross, prepared.prompts)
+        cross = []
+        for joined in self._cross_kv:
+            k, v = _split(states, joined, self.heads)
+            cross.append((k, v))
+        return Encoded(states, tuple(cross), prepared.prompts, prepared.bias)
 
     def begin(self, encoded: Encoded) -> WhisperState:
         B, lengths = len(encoded.prompts), [len(prompt) for prompt in encoded.prompts]
@@ -171,9 +200,9 @@ class WhisperPolicy:
         cache = cache.grown(visible.to(self.device))
         positions = torch.arange(P, device=self.device).expand(B, P)
         rows = torch.arange(B, device=self.device)
-        hidden = self._decode(tokens.to(self.device), positions, cache, encoded.cross, rows)  # (B, P, d)
+        hidden = self._decode(tokens.to(self.device), positions, cache, encoded.cross, encoded.bias, rows)  # (B, P, d)
         cache = cache.narrowed(last[:, None])  # the root is the last prompt position; padding behind it is never seen
-        return WhisperState(hidden[rows, last][:, None], hidden, cache, encoded.cross, last + 1, rows)
+        return WhisperState(hidden[rows, last][:, None], hidden, cache, encoded.cross, encoded.bias, last + 1, rows)
 
     def extend(self, state: WhisperState, parents: Tensor, tokens: Tensor) -> WhisperState:
         B, n = tokens.shape
@@ -184,6 +213,7 @@ class WhisperPolicy:
                 state,
                 cache=state.cache.selected(keep),
                 cross=tuple((k[keep], v[keep]) for k, v in state.cross),
+                heard=None if state.heard is None else state.heard[keep],
                 positions=state.positions[keep],
                 rows=state.rows[keep],
             )
@@ -191,7 +221,7 @@ class WhisperPolicy:
         cache = state.cache.extended(parents)
         positions = state.positions[:, None].expand(-1, n)
         hidden = state.hidden.new_zeros(B, n, state.hidden.shape[-1])
-        hidden[state.rows] = self._decode(tokens, positions, cache, state.cross, state.rows)
+        hidden[state.rows] = self._decode(tokens, positions, cache, state.cross, state.heard, state.rows)
         return replace(state, hidden=hidden, cache=cache, positions=state.positions + 1)
 
     def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
@@ -217,19 +247,18 @@ class WhisperPolicy:
         decoder = self.model.model.decoder
         x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
         for i in range(len(decoder.layers)):
-            x = self._decoder_layer(i, x, bias, encoded.cross[i], rows, None)
+            x = self._decoder_layer(i, x, bias, encoded.cross[i], encoded.bias, rows, None)
         return self._norm("decoder.layer_norm", x[:, P:], rows)
 
+    def project(self, hidden: Tensor) -> Tensor:
+        return self._project(hidden)
+
     def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        return self.logits(hidden).masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
+        return self.logits(hidden).masked_fill_(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The whole vocabulary, nothing forbidden, float32: (..., d) -> (..., V)."""
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        if len(flat) == 1:
-            z = F.linear(flat, self.vocabulary)
-        else:
-            z = (self.vocabulary @ flat.T).T.contiguous()  # for a few rows the CPU streams the matrix faster this way
+        z = self._project(hidden.reshape(-1, hidden.shape[-1]))
         return z.to(torch.promote_types(z.dtype, torch.float32)).view(*hidden.shape[:-1], -1)
 
     @property
@@ -242,6 +271,7 @@ class WhisperPolicy:
         positions: Tensor,  # (b, n)
         cache: TreeCache,
         cross: tuple[tuple[Tensor, Tensor], ...],
+        heard: Tensor | None,
         rows: Tensor,
     ) -> Tensor:
         """Runs new columns through the decoder, their keys and values going into the cache: -> (b, n, d)."""
@@ -249,20 +279,28 @@ class WhisperPolicy:
         x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
         bias = _additive(cache.visible[:, :, : cache.used], self.dtype)
         for i in range(len(decoder.layers)):
-            x = self._decoder_layer(i, x, bias, cross[i], rows, cache)
+            x = self._decoder_layer(i, x, bias, cross[i], heard, rows, cache)
         return self._norm("decoder.layer_norm", x, rows)
 
     def _decoder_layer(
-        self, i: int, x: Tensor, bias: Tensor, cross: tuple[Tensor, Tensor], rows: Tensor, cache: TreeCache | None
+        self,
+        i: int,
+        x: Tensor,  # (b, n, d)
+        bias: Tensor,  # (b, 1, n, m): which nodes a node sees
+        cross: tuple[Tensor, Tensor],
+        heard: Tensor | None,
+        rows: Tensor,
+        cache: TreeCache | None,
     ) -> Tensor:
         layer, name = self.model.model.decoder.layers[i], f"decoder.layers.{i}"
         y = self._norm(f"{name}.self_attn_layer_norm", x, rows)
-        k, v = _keys_values(layer.self_attn, y)
+        q, k, v = _split(y, self._decoder_qkv[i], self.heads)
         if cache is not None:
             k, v = cache.write(i, k, v)
-        x = x + layer.self_attn.out_proj(_attend(_queries(layer.self_attn, y, self.heads), k, v, bias))
+        x = x + layer.self_attn.out_proj(_attend(q, k, v, bias))
         y = self._norm(f"{name}.encoder_attn_layer_norm", x, rows)
-        x = x + layer.encoder_attn.out_proj(_attend(_queries(layer.encoder_attn, y, self.heads), *cross))
+        q = _heads(layer.encoder_attn.q_proj(y), self.heads)
+        x = x + layer.encoder_attn.out_proj(_attend(q, *cross, heard))
         return x + _mlp(layer, self._norm(f"{name}.final_layer_norm", x, rows))
 
     def _norm(self, name: str, x: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -277,20 +315,29 @@ def _list_norms(model: Any) -> Iterator[Norm]:
                 yield Norm(name, side, "layer", module.eps, module.weight, module.bias)
 
 
-def _queries(attention: Any, x: Tensor, heads: int) -> Tensor:
+def _joined(attention: Any, parts: str) -> tuple[Tensor, Tensor]:
+    """Some of an attention's projections as one matrix and one bias, so that one product makes them all."""
+    modules = [getattr(attention, f"{part}_proj") for part in parts]
+    biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in modules]
+    return torch.cat([m.weight.detach() for m in modules]), torch.cat([bias.detach() for bias in biases])
+
+
+def _split(x: Tensor, joined: tuple[Tensor, Tensor], heads: int) -> tuple[Tensor, ...]:
+    """What joined projections make of x (B, n, d), each (B, heads, n, d/heads)."""
     B, n, d = x.shape
-    q: Tensor = attention.q_proj(x) * attention.scaling
-    return q.view(B, n, heads, d // heads).transpose(1, 2)  # (B, heads, n, d/heads)
+    parts = F.linear(x, *joined).view(B, n, -1, heads, d // heads)
+    return tuple(part.transpose(1, 2) for part in parts.unbind(2))
 
 
-def _keys_values(attention: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    B, n, _ = x.shape
-    shape = (B, n, attention.num_heads, attention.head_dim)
-    return attention.k_proj(x).view(shape).transpose(1, 2), attention.v_proj(x).view(shape).transpose(1, 2)
+def _heads(x: Tensor, heads: int) -> Tensor:
+    B, n, d = x.shape
+    return x.view(B, n, heads, d // heads).transpose(1, 2)  # (B, heads, n, d/heads)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)  # Whisper scales its queries itself
+    if bias is not None:
+        bias = bias.expand(-1, -1, q.shape[2], -1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     return out.transpose(1, 2).flatten(2)  # (B, n, d)
 
 

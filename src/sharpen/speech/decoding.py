@@ -20,6 +20,7 @@ from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.whisper import Encoded, Prepared, WhisperPolicy
 from sharpen.speech.features import log_mel
+from sharpen.speech.presets import Padding
 
 MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of the decoder's positions, less one
 
@@ -33,6 +34,7 @@ class Options:
     adapt: Adaptation | None = None  # adapt the model to every window before decoding it
     decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found, adapted or not
     beam_size: int = 5  # width of the beam search
+    padding: Padding = "full"  # condensed: silence behind the speech in fewer frames, faster
     timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
     initial_prompt: str = ""  # text that the recording is taken to continue: names, spelling, style
     condition_on_previous_text: bool = False  # feed back what was just said; helps names, amplifies loops
@@ -47,7 +49,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.language != "auto":
             object.__setattr__(self, "language", language_code(self.language))
-        for name, allowed in (("task", ("transcribe", "translate")), ("decode", ("greedy", "beam"))):
+        choices = {"task": ("transcribe", "translate"), "decode": ("greedy", "beam"), "padding": ("full", "condensed")}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
         for name in ("beam_size", "best_of", "batch_size"):
@@ -110,8 +113,10 @@ def decode(
     A language of None is detected. Windows without speech are not adapted to; where the guard refuses an adapted
     result, the source's stands.
     """
-    features = log_mel([w.samples for w in windows], policy.checkpoint.mel)
-    prepared = policy.prepare(features, [[policy.checkpoint.tokenizer.sot]] * len(windows))
+    mel = policy.checkpoint.mel
+    features = log_mel([w.samples for w in windows], mel)
+    speech = [-(-len(w.samples) // mel.hop_length) for w in windows] if options.padding == "condensed" else None
+    prepared = policy.prepare(features, [[policy.checkpoint.tokenizer.sot]] * len(windows), speech)
     results = _decode_source(policy, prepared, windows, options, languages)
     heard = [b for b, result in enumerate(results) if result.is_speech]
     if options.adapt is None or not heard:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,8 +17,7 @@ from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Adapted, Decoded, Options, StepListener, Window, decode, prompt
 from sharpen.speech.longform import Segment, segments, settle
-
-Dtype = Literal["float32", "bfloat16", "float16"]
+from sharpen.speech.presets import Dtype, default_device
 
 
 @dataclass(frozen=True)
@@ -204,8 +203,7 @@ class Model:
 def load(name: str | Path = "base", *, device: str = "auto", dtype: Dtype = "float32") -> Model:
     """Loads a Whisper: a directory or file, an installed weights package, a size name, or a Hugging Face id."""
     checkpoint = load_checkpoint(name)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = default_device() if device == "auto" else device
     module: torch.nn.Module = checkpoint.model
     try:
         module.to(device=torch.device(device), dtype=getattr(torch, dtype))

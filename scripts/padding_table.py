@@ -1,0 +1,122 @@
+"""What condensed padding and bfloat16 cost in source decoding, and which k to take.
+
+    python scripts/padding_table.py run MANIFEST --snr 10 --ways full,4,16,bfloat16,16+bfloat16 --out DIR
+    python scripts/padding_table.py table DIR
+
+A way is `full`, or the number of padded frames that one stands for, with `+bfloat16` or not. Rows are flushed as they
+come, one for each utterance and way; a rerun does the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from sharpen.evaluation.corpora import Utterance, read_corpus
+from sharpen.evaluation.normalize import normaliser_for
+from sharpen.evaluation.plan import versions
+from sharpen.evaluation.rows import Row
+from sharpen.evaluation.score import word_errors
+from sharpen.evaluation.statistics import Item, compare
+from sharpen.evaluation.store import Store, read_rows
+from sharpen.method.policy import default_limit
+from sharpen.method.search import greedy
+from sharpen.models.weights import load_checkpoint
+from sharpen.models.whisper import WhisperPolicy
+from sharpen.speech.features import log_mel
+
+BATCH = 8
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("run")
+    one.add_argument("manifest", type=Path)
+    one.add_argument("--snr", type=float, action="append", required=True, help="of Gaussian noise; may be repeated")
+    one.add_argument("--ways", default="full,16", type=lambda text: text.split(","))
+    one.add_argument("--out", type=Path, required=True)
+    one.set_defaults(run=run)
+    other = commands.add_parser("table")
+    other.add_argument("folder", type=Path)
+    other.set_defaults(run=table)
+    args = parser.parse_args()
+    return args.run(args)
+
+
+def run(args: argparse.Namespace) -> int:
+    corpus = read_corpus(args.manifest, domain="GS")
+    with Store(args.out) as store:
+        for way in args.ways:
+            every, _, dtype = way.partition("+")
+            every, dtype = ("full", every) if every == "bfloat16" else (every, dtype or "float32")
+            checkpoint = load_checkpoint("base")
+            checkpoint.model.to(getattr(torch, dtype))
+            policy = WhisperPolicy(checkpoint)
+            for snr in args.snr:
+                noisy = corpus.corrupted("GS", snr, None).utterances
+                for start in tqdm(range(0, len(noisy), BATCH), desc=f"{way}, {snr:g} dB"):
+                    batch = noisy[start : start + BATCH]
+                    blanks = [blank(u, snr, every, dtype) for u in batch]
+                    if any(row.key not in store for row in blanks):
+                        store.add(answer(policy, blanks, [u.samples() for u in batch], every))
+    return 0
+
+
+def blank(u: Utterance, snr: float, every: str, dtype: str) -> Row:
+    options = {"every": every, "dtype": dtype, "noise": "GS", "snr": snr, "batch_size": BATCH}
+    return Row(u.corpus, u.domain, u.id, u.speaker, u.language, u.duration, u.reference, "base", "source", 0, 0, 0,
+               options, versions())  # fmt: skip
+
+
+@torch.no_grad()
+def answer(policy: WhisperPolicy, blanks: Sequence[Row], samples: Sequence[np.ndarray], every: str) -> list[Row]:
+    t, mel = policy.checkpoint.tokenizer, policy.checkpoint.mel
+    prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
+    start = time.perf_counter()
+    condensing = {} if every == "full" else {
+        "speech": [-(-len(s) // mel.hop_length) for s in samples], "every": int(every)
+    }  # fmt: skip
+    prepared = policy.prepare(log_mel(samples, mel), [prompt] * len(samples), **condensing)
+    trees = greedy(policy, policy.encode(prepared), [default_limit(len(s) / mel.sampling_rate) for s in samples])
+    seconds = (time.perf_counter() - start) / len(samples)
+    rows = []
+    for row, tree in zip(blanks, trees, strict=True):
+        text, normalise = t.decode(tree.hypotheses[0].content).strip(), normaliser_for(row.language)
+        errors = word_errors(normalise(row.reference), normalise(text))
+        rows.append(replace(row, text=text, normaliser=normalise.label, errors=errors, seconds=round(seconds, 3)))
+    return rows
+
+
+def table(args: argparse.Namespace) -> int:
+    ways: dict[tuple[float, str], list[Row]] = {}
+    for row in read_rows(args.folder):
+        ways.setdefault((row.options["snr"], f"{row.options['every']} {row.options['dtype']}"), []).append(row)
+    print("| SNR dB | way | utterances | WER % | minus full float32, 95 % interval | other texts | seconds |")
+    print("|---|---|---|---|---|---|---|")
+    for (snr, way), rows in ways.items():
+        full = {row.id: row for row in ways[snr, "full float32"]}
+        mine = [row for row in rows if row.id in full]
+        difference = compare(items(mine), items([full[row.id] for row in mine]))
+        words, wrong = sum(r.errors.reference for r in mine), sum(r.errors.errors for r in mine)
+        changed = sum(row.text != full[row.id].text for row in mine)
+        low, high = 100 * difference.difference.low, 100 * difference.difference.high
+        print(f"| {snr:g} | {way} | {len(mine)} | {100 * wrong / words:.2f} | "
+              f"{100 * difference.difference.value:+.2f} [{low:+.2f}, {high:+.2f}] | {changed} | "
+              f"{sum(r.seconds for r in mine) / len(mine):.2f} |")  # fmt: skip
+    return 0
+
+
+def items(rows: Sequence[Row]) -> list[Item]:
+    return [Item(row.domain, row.id, row.speaker, row.errors.errors, row.errors.reference) for row in rows]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

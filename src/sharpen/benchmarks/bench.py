@@ -1,0 +1,207 @@
+"""The benchmark: which cases are run, their ratios within one run, and the tables.
+
+Engines take turns on every utterance, so that a slow spell of the machine hits them alike. An episode is the stem, ten
+times the mean of the steps that were run, and the final decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sharpen.benchmarks.episodes import Bench, Case, Clip, Timing
+from sharpen.benchmarks.machine import STAGES, Machine, limit, measure
+from sharpen.benchmarks.memory import peak
+from sharpen.models.weights import load_checkpoint
+
+METHODS = ("greedy-em", "em-tok", "em-tok-b")
+MAIN = ("em-tok", 16)  # the method and G of most ratios
+WIDE = 64  # G at which memory is compared
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is run."""
+
+    models: tuple[str, ...] = ("base", "tiny.en")  # the first one is the ratios'
+    methods: tuple[str, ...] = METHODS
+    samples: tuple[int, ...] = (4, 16, 64)
+    clips: int = 8  # utterances of the main case; others take two
+    steps: int = 2
+    growth: bool = True
+
+
+QUICK = Plan(models=("base",), methods=("greedy-em", "em-tok"), samples=(16,), clips=2, steps=1, growth=False)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One case of one model, averaged over its utterances."""
+
+    model: str
+    case: Case
+    clips: int
+    audio: float  # seconds of audio of a mean utterance
+    stages: dict[str, float]  # seconds of an episode
+    limits: dict[str, float] | None  # what the machine allows, where it was worked out
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.stages.values())
+
+
+@dataclass
+class Outcome:
+    """Everything that a run measured."""
+
+    machine: Machine
+    what: str  # which utterances
+    model: str  # whose ratios
+    lines: list[Line] = field(default_factory=list)
+    memory: dict[str, int | str] = field(default_factory=dict)  # engine -> bytes at G = WIDE, or why there is no number
+    differences: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # case -> loss, gradient against reference
+    growth: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # axis -> (value, seconds of a step)
+
+    def find(self, engine: str, method: str, samples: int, batch: int = 1, model: str = "") -> Line | None:
+        want, model = Case(engine, method, samples, batch), model or self.model
+        return next((line for line in self.lines if line.model == model and line.case == want), None)
+
+    def ratios(self) -> dict[str, float | None]:
+        """The figures that the project holds itself to; None where one was not measured."""
+        reference, exact = self.find("reference", *MAIN), self.find("exact", *MAIN)
+        sizes = [self.memory.get(engine) for engine in ("exact", "reference")]
+        both = [size for size in sizes if isinstance(size, int)]
+        limits = exact.limits if exact else None
+        return {
+            "exact_vs_reference": _over(reference, exact),
+            "batch4_vs_reference": _over(reference, self.find("exact", *MAIN, batch=4)),
+            "fast_vs_reference": _over(reference, self.find("fast", *MAIN)),
+            "em_tok_vs_greedy_em": _over(exact, self.find("exact", "greedy-em", 1)),
+            "memory_vs_reference": both[0] / both[1] if len(both) == 2 else None,
+            "vs_limit": exact.seconds / sum(limits.values()) if exact and limits else None,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "machine": {
+                "flops": self.machine.flops,
+                "bandwidth": self.machine.bandwidth,
+                "threads": self.machine.threads,
+            },
+            "utterances": self.what,
+            "ratios": self.ratios(),
+            "cases": [
+                {
+                    "model": line.model,
+                    "engine": line.case.engine,
+                    "method": line.case.method,
+                    "samples": line.case.samples,
+                    "batch": line.case.batch,
+                    "utterances": line.clips,
+                    "seconds": line.seconds,
+                    "real_time_factor": line.seconds / line.audio,
+                    "stages": line.stages,
+                    "limits": line.limits,
+                }
+                for line in self.lines
+            ],
+            "memory_bytes": self.memory,
+            "difference_from_reference": {k: {"loss": a, "gradient": b} for k, (a, b) in self.differences.items()},
+            "growth": self.growth,
+        }
+
+
+def run(plan: Plan, clips: Sequence[Clip], what: str, say: Say) -> Outcome:
+    """Runs the plan; `say` hears what is under way."""
+    first = plan.models[0]
+    outcome = Outcome(measure(), what, first)
+    for model in plan.models:
+        bench = Bench(load_checkpoint(model))
+        say(f"{model}: warming up")
+        _warm_up(bench, clips[0])
+        for method in plan.methods:
+            for G in (1,) if method == "greedy-em" else plan.samples:
+                main = model == first and G in (1, MAIN[1])
+                some = clips[: plan.clips if main else 2]
+                outcome.differences[f"{model} {method} G={G}"] = bench.check_equal(clips[0], method, min(G, 16))
+                outcome.lines += _lines(bench, model, method, G, some, plan, outcome.machine, say)
+    say(f"memory at G = {WIDE}")
+    longest = max(clips, key=lambda clip: clip.seconds)
+    for engine in ("exact", "reference"):
+        outcome.memory[engine] = peak(first, Case(engine, MAIN[0], WIDE), longest)
+    if plan.growth:
+        outcome.growth = _growth(Bench(load_checkpoint(first)), clips, say)
+    return outcome
+
+
+def _lines(
+    bench: Bench, model: str, method: str, G: int, clips: Sequence[Clip], plan: Plan, machine: Machine, say: Say
+) -> list[Line]:
+    """Every engine on the same utterances in turn."""
+    alone = [Case(engine, method, G) for engine in ("reference", "exact", "fast")]
+    timings: dict[Case, list[Timing]] = {case: [] for case in alone}
+    for i, clip in enumerate(clips):
+        for case in alone:
+            say(f"{model} {method} G={G}: {case.engine}, utterance {i + 1} of {len(clips)}")
+            timings[case] += bench.time(case, [clip], plan.steps, seed=i)
+    if len(clips) >= 4:
+        for engine in ("exact", "fast"):
+            case = Case(engine, method, G, batch=4)
+            say(f"{model} {method} G={G}: {engine}, batches of 4")
+            timings[case] = bench.time(case, clips[: len(clips) // 4 * 4], plan.steps)
+    audio = sum(clip.seconds for clip in clips) / len(clips)
+    return [_line(bench, model, case, found, audio, machine) for case, found in timings.items()]
+
+
+def _line(bench: Bench, model: str, case: Case, timings: list[Timing], audio: float, machine: Machine) -> Line:
+    n = len(timings)
+    episodes = [timing.episode() for timing in timings]
+    stages = {stage: sum(e[stage] for e in episodes) / n for stage in STAGES}
+    limits = None
+    if case.engine == "exact" and case.batch == 1:
+        steps = {"stem": 1, "decode": 1}
+        found = [limit(machine, bench.checkpoint.model.config, t.work) for t in timings if t.work is not None]
+        limits = {s: sum(f[s] for f in found) / n * steps.get(s, 10) for s in STAGES}
+    return Line(model, case, n, audio, stages, limits)
+
+
+def _growth(bench: Bench, clips: Sequence[Clip], say: Say) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of one exact em-tok step for each utterance, along each axis alone."""
+    clip = sorted(clips, key=lambda c: c.seconds)[len(clips) // 2]
+    method, G = MAIN
+
+    def step(engine: str, group: Sequence[Clip], samples: int = G) -> float:
+        (timing, *_) = bench.time(Case(engine, method, samples, len(group)), group, steps=1)
+        return sum(seconds for stage, seconds in timing.stages.items() if stage not in ("stem", "decode"))
+
+    def cut(seconds: float, cap: int | None = None) -> Clip:
+        joined = np.concatenate([c.samples for c in clips for _ in range(3)])
+        return Clip(f"{seconds} s", joined[: int(seconds * 16000)], cap)
+
+    say("growth with G")
+    grown = {"hypotheses G": [(float(g), step("exact", [clip], g)) for g in (1, 4, 16, 64)]}
+    say("growth with T")
+    grown["tokens T"] = [(float(t), step("exact", [cut(20.0, t)])) for t in (8, 16, 32, 64)]
+    say("growth with B")
+    grown["utterances side by side B, seconds each"] = [
+        (float(b), step("exact", (list(clips) * 2)[:b])) for b in (1, 2, 4, 8)
+    ]
+    for engine in ("exact", "fast"):
+        say(f"growth with audio, {engine}")
+        grown[f"seconds of audio, {engine}"] = [(s, step(engine, [cut(s)])) for s in (2.0, 5.0, 10.0, 20.0)]
+    return grown
+
+
+def _warm_up(bench: Bench, clip: Clip) -> None:
+    for engine in ("reference", "exact"):
+        bench.time(Case(engine, "greedy-em", 1), [clip], steps=1)
+
+
+def _over(a: Line | None, b: Line | None) -> float | None:
+    return a.seconds / b.seconds if a and b else None

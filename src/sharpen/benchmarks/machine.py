@@ -1,0 +1,84 @@
+"""What this machine can do at most: its rate of matrix products and of reading memory; an episode at those rates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+STAGES = ("stem", "encode", "search", "score", "backward", "optimiser", "decode")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Measured once, in the run that uses it."""
+
+    flops: float  # multiplications and additions a second, in a large float32 matrix product
+    bandwidth: float  # bytes a second, summing an array that no cache can hold
+    threads: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much one utterance asks for in one step of its episode."""
+
+    frames: int  # S of the encoder
+    nodes: int  # of the tree, which are scored
+    levels: int  # of the search
+    searched: int  # nodes that the search visits, over all levels
+    greedy_levels: int  # of the final decode
+
+
+@torch.no_grad()
+def measure() -> Machine:
+    """The best of several attempts at each."""
+    a = torch.randn(2048, 2048)
+    big = torch.ones(1 << 26)  # 256 MB
+    return Machine(
+        flops=2 * 2048**3 / _fastest(lambda: a @ a),
+        bandwidth=4 * len(big) / _fastest(lambda: big.sum()),
+        threads=torch.get_num_threads(),
+    )
+
+
+def limit(machine: Machine, config: Any, work: Work) -> dict[str, float]:
+    """Seconds that each stage needs at least: its products at the rate of large ones, and where few rows meet all the
+    weights, those weights read once at every level."""
+    d, f, V, S = int(config.d_model), int(config.encoder_ffn_dim), int(config.vocab_size), work.frames
+    E, D = int(config.encoder_layers), int(config.decoder_layers)
+    linear = E * S * 2 * (4 * d * d + 2 * d * f)
+    attention = E * 4 * S * S * d
+    cross = D * S * 4 * d * d  # keys and values for the decoder
+    layer = 2 * (6 * d * d + 2 * d * int(config.decoder_ffn_dim))  # one node in one decoder layer
+    seen = 4 * S * d  # what a node hears in one decoder layer
+    weights = 4 * (D * layer // 2 + V * d)  # bytes read at every level of a search
+    heard = 4 * D * 2 * S * d  # bytes of cross-attention keys and values, read at every level
+
+    def searching(nodes: int, levels: int) -> float:
+        products = nodes * (D * (layer + seen) + 2 * V * d)
+        return products / machine.flops + levels * (weights + heard) / machine.bandwidth
+
+    convolutions = 2 * 3 * d * (2 * S * int(config.num_mel_bins) + S * d)
+    forward = linear + attention + cross
+    return {
+        "stem": convolutions / machine.flops,
+        "encode": forward / machine.flops,
+        "search": searching(work.searched, work.levels),
+        "score": work.nodes * (D * (layer + seen) + 3 * 2 * V * d) / machine.flops,
+        # no weight has a gradient: a linear layer costs as much as forward, attention two and a half times
+        "backward": (linear + cross + 2.5 * attention + work.nodes * D * (layer + 2.5 * seen)) / machine.flops,
+        "optimiser": 0.0,
+        "decode": forward / machine.flops + searching(work.greedy_levels, work.greedy_levels),
+    }
+
+
+def _fastest(call: Callable[[], object], attempts: int = 8) -> float:
+    times = []
+    for _ in range(attempts):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,47 @@
+"""Peak memory of one step, each engine in a process of its own.
+
+    python -m sharpen.benchmarks.memory base em-tok 64 reference clip.npy
+
+prints the peak of its resident memory in bytes, or what went wrong.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from sharpen.benchmarks.episodes import Bench, Case, Clip
+from sharpen.models.weights import load_checkpoint
+
+
+def peak(model: str, case: Case, clip: Clip) -> int | str:
+    """Bytes that a fresh process needed at most to load the model and run one step; why not, where it did not end."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "clip.npy"
+        np.save(path, clip.samples)
+        words = [model, case.method, str(case.samples), case.engine, str(path)]
+        done = subprocess.run(
+            [sys.executable, "-m", "sharpen.benchmarks.memory", *words], capture_output=True, text=True
+        )
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:]
+        return f"ended with {done.returncode}: {last[0] if last else 'no message; out of memory?'}"
+    return int(done.stdout)
+
+
+def main(words: list[str]) -> int:
+    model, method, samples, engine, path = words
+    bench = Bench(load_checkpoint(model))
+    bench.time(Case(engine, method, int(samples)), [Clip("clip", np.load(path))], steps=1)
+    unit = 1 if sys.platform == "darwin" else 1024
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

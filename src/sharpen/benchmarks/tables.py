@@ -1,0 +1,131 @@
+"""The benchmark's outcome as tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sharpen.benchmarks.bench import MAIN, WIDE, Line, Outcome
+from sharpen.benchmarks.machine import STAGES
+from sharpen.errors import SharpenError
+
+GOALS = {  # name -> the least that will do, whether more is better, what it says
+    "exact_vs_reference": (4.0, True, "em-tok, G = 16, exact, against the reference: times faster"),
+    "batch4_vs_reference": (5.0, True, "the same, batches of 4 utterances: times faster"),
+    "fast_vs_reference": (10.0, True, "--preset fast against the reference: times faster"),
+    "em_tok_vs_greedy_em": (1.5, False, "em-tok, G = 16, against greedy-em, exact: times its seconds"),
+    "memory_vs_reference": (0.25, False, f"peak memory at G = {WIDE} against the reference: share of it"),
+    "vs_limit": (2.5, False, "a whole exact episode against the machine's limit: times its seconds"),
+}
+
+
+def as_text(outcome: Outcome) -> str:
+    """Every table, with a line about what was run."""
+    m = outcome.machine
+    head = (
+        f"{outcome.what}; {m.threads} threads; matrix products {m.flops / 1e9:.0f} GFLOP/s, "
+        f"memory {m.bandwidth / 1e9:.0f} GB/s.\n"
+        "Seconds of an episode of 10 steps for a mean utterance; x = times faster than the reference."
+    )
+    parts = [head, _cases(outcome), _limits(outcome), _memory(outcome), _growth(outcome), _ratios(outcome)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _cases(outcome: Outcome) -> str:
+    rows: list[tuple[str, ...]] = [
+        ("model", "method", "G", "engine", "B", "n", *STAGES, "total", "x", "per s of audio")
+    ]
+    for line in outcome.lines:
+        case = line.case
+        reference = outcome.find("reference", case.method, case.samples, model=line.model)
+        ratio = f"{reference.seconds / line.seconds:.1f}" if reference else ""
+        rows.append((line.model, case.method, str(case.samples), case.engine, str(case.batch), str(line.clips),
+                     *(f"{line.stages[s]:.2f}" for s in STAGES), f"{line.seconds:.1f}", ratio,
+                     f"{line.seconds / line.audio:.2f}"))  # fmt: skip
+    return _table(rows)
+
+
+def _limits(outcome: Outcome) -> str:
+    line = outcome.find("exact", *MAIN)
+    if line is None or line.limits is None:
+        return ""
+    stages = [s for s in STAGES if line.limits[s] > 0]
+    rows = [("stage", "ours", "limit", "ours / limit")]
+    for stage in stages:
+        ours, least = line.stages[stage], line.limits[stage]
+        rows.append((stage, f"{ours:.2f}", f"{least:.2f}", f"{ours / least:.2f}"))
+    total = sum(line.limits.values())
+    rows.append(("episode", f"{line.seconds:.2f}", f"{total:.2f}", f"{line.seconds / total:.2f}"))
+    return f"Distance to the machine's limit, {line.model}, em-tok, G = 16, exact:\n" + _table(rows)
+
+
+def _memory(outcome: Outcome) -> str:
+    def told(size: int | str) -> str:
+        return size if isinstance(size, str) else f"{size / 2**20:.0f} MB"
+
+    sizes = ", ".join(f"{engine} {told(size)}" for engine, size in outcome.memory.items())
+    return f"Peak memory of a process that loads {outcome.model} and runs one step of em-tok at G = {WIDE}: {sizes}."
+
+
+def _growth(outcome: Outcome) -> str:
+    rows: list[tuple[str, ...]] = [("one step against", "", "", "", "")]
+    for axis, points in outcome.growth.items():
+        rows.append((axis, *(f"{value:g}: {seconds:.2f} s" for value, seconds in points)))
+    return _table(rows) if outcome.growth else ""
+
+
+def _ratios(outcome: Outcome) -> str:
+    rows = [("ratio", "measured", "goal", "", "what")]
+    for name, value in outcome.ratios().items():
+        goal, more, what = GOALS[name]
+        reached = "" if value is None else "reached" if (value >= goal) == more else "NOT reached"
+        rows.append((name, "not measured" if value is None else f"{value:.2f}", f"{'>=' if more else '<='} {goal:g}",
+                     reached, what))  # fmt: skip
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def plot(outcome: Outcome, path: Path) -> None:
+    """Where an episode's time goes before and after, and how a step grows along each axis."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise SharpenError("drawing needs matplotlib: pip install 'sharpen[report]'") from error
+    axes_count = 1 + len(outcome.growth)
+    columns = min(3, axes_count)
+    lines = -(-axes_count // columns)
+    figure, grid = pyplot.subplots(lines, columns, figsize=(4.6 * columns, 3.4 * lines), squeeze=False)
+    flat: list[Any] = list(grid.flat)
+    engines = [("reference", 1), ("exact", 1), ("exact", 4), ("fast", 1), ("fast", 4)]
+    found = [outcome.find(engine, *MAIN, batch=batch) for engine, batch in engines]
+    _draw_stages(flat[0], [line for line in found if line is not None])
+    for axes, (name, points) in zip(flat[1:], outcome.growth.items(), strict=False):
+        axes.plot(*zip(*points, strict=True), marker="o", color="#2a6f97")
+        axes.set(xlabel=name, ylabel="seconds of a step", ylim=(0, None))
+        axes.grid(alpha=0.3)
+    for axes in flat[axes_count:]:
+        axes.set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _draw_stages(axes: Any, lines: Sequence[Line]) -> None:
+    colours = ["#adb5bd", "#2a6f97", "#e07a5f", "#81b29a", "#3d405b", "#f2cc8f", "#b5838d"]
+    names = [f"{line.case.engine}{', 4 at once' if line.case.batch > 1 else ''}" for line in lines]
+    left = [0.0] * len(lines)
+    for stage, colour in zip(STAGES, colours, strict=True):
+        widths = [line.stages[stage] for line in lines]
+        axes.barh(names, widths, left=left, color=colour, label=stage)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set(xlabel="seconds of an em-tok episode, G = 16", title="where the time goes")
+    axes.legend(fontsize=7, loc="lower right")

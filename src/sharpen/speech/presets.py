@@ -1,0 +1,39 @@
+"""Two ways to run the same model: exactly, and fast with a measured cost (docs/speed.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Padding = Literal["full", "condensed"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a preset's name stands for."""
+
+    padding: Padding
+    bfloat16: bool  # where the hardware multiplies in it; elsewhere float32, which is then the faster one
+
+    def dtype(self, device: str) -> Dtype:
+        return "bfloat16" if self.bfloat16 and multiplies_bfloat16(device) else "float32"
+
+
+PRESETS = {"exact": Preset("full", bfloat16=False), "fast": Preset("condensed", bfloat16=True)}
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether a device has instructions for bfloat16 products, rather than an emulation."""
+    if device.startswith("cuda"):
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    if device != "cpu":
+        return False
+    able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))

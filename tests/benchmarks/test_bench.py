@@ -1,0 +1,122 @@
+"""The benchmark: both engines compute the same, and its figures follow from what was timed. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from models.small import small_checkpoint
+from models.writers import small_model, write_openai
+
+from sharpen.benchmarks.bench import Line, Outcome, Plan, run
+from sharpen.benchmarks.episodes import Bench, Case, Clip, Timing, read_clips
+from sharpen.benchmarks.machine import STAGES, Machine, Work, limit
+from sharpen.benchmarks.tables import as_text, plot
+from sharpen.errors import SharpenError
+
+CLIPS = [Clip(f"clip {i}", np.random.default_rng(i).standard_normal(16000).astype(np.float32)) for i in range(4)]
+
+
+@pytest.mark.parametrize(("method", "samples"), [("greedy-em", 1), ("em-tok", 5), ("em-tok-b", 4)])
+def test_both_engines_have_the_same_loss_and_gradient(method, samples):
+    bench = Bench(small_checkpoint())
+    loss, gradient = bench.check_equal(CLIPS[0], method, samples)
+    assert loss < 1e-5
+    assert gradient < 1e-3
+    with torch.no_grad():
+        bench.reference.parameters[3].mul_(1.1)
+    with pytest.raises(SharpenError, match="no ratio of times"):
+        bench.check_equal(CLIPS[0], method, samples)
+
+
+def test_the_reference_learns_and_forgets():
+    bench = Bench(small_checkpoint())
+    before = [p.detach().clone() for p in bench.reference.parameters]
+    features = torch.randn(1, 80, 3000)
+    first, second = bench.reference.episode(features, bench.prompt, "greedy-em", 1, 2, 8, seed=0)
+    assert second.loss < first.loss
+    assert set(second.seconds) == {"encode", "search", "score", "backward", "optimiser", "decode"}
+    assert all(torch.equal(a, b) for a, b in zip(before, bench.reference.parameters, strict=True))
+    with pytest.raises(SharpenError, match="the reference knows"):
+        bench.reference.step(features, bench.prompt, "em-seq", 4, 8)
+
+
+def test_its_samples_are_as_many_as_asked_for_and_differ():
+    bench = Bench(small_checkpoint())
+    (step,) = bench.reference.episode(torch.randn(1, 80, 3000), bench.prompt, "em-tok", 6, 1, 12, seed=0)
+    assert len(step.hypotheses) == 6
+    assert len({tuple(y) for y in step.hypotheses}) > 1
+
+
+def test_an_episode_is_stem_ten_steps_and_decode():
+    timing = Timing(2, dict(zip(STAGES, [1.0, 4.0, 6.0, 2.0, 8.0, 0.0, 3.0], strict=True)))
+    assert timing.total() == pytest.approx(1 + 3 + 10 / 2 * (4 + 6 + 2 + 8))
+
+
+def test_the_limit_is_its_arithmetic():
+    """One layer each side, d = 4, f = 16, V = 10, S = 100, at 1 operation a second, memory for nothing."""
+    config = small_checkpoint().model.config
+    for name, value in (("d_model", 4), ("encoder_ffn_dim", 16), ("decoder_ffn_dim", 16), ("vocab_size", 10)):
+        setattr(config, name, value)
+    config.encoder_layers = config.decoder_layers = 1
+    work = Work(frames=100, nodes=7, levels=3, searched=9, greedy_levels=2)
+    found = limit(Machine(1.0, float("inf"), 1), config, work)
+    linear, attention, cross = 100 * 2 * (4 * 16 + 2 * 64), 4 * 100 * 100 * 4, 100 * 4 * 16
+    assert found["encode"] == linear + attention + cross
+    node = 2 * (6 * 16 + 2 * 64) + 4 * 100 * 4
+    assert found["score"] == 7 * (node + 3 * 2 * 10 * 4)
+    assert found["search"] == 9 * (node + 2 * 10 * 4)
+    streamed = limit(Machine(float("inf"), 1.0, 1), config, work)
+    assert streamed["search"] == 3 * (4 * (6 * 16 + 2 * 64 + 10 * 4) + 4 * 2 * 100 * 4)
+    assert streamed["encode"] == 0
+
+
+def test_ratios_are_of_the_lines_that_were_run():
+    outcome = Outcome(Machine(1e9, 1e9, 2), "made up", "base")
+    for engine, method, G, batch, seconds in (
+        ("reference", "em-tok", 16, 1, 120.0), ("exact", "em-tok", 16, 1, 20.0), ("exact", "em-tok", 16, 4, 15.0),
+        ("fast", "em-tok", 16, 1, 8.0), ("exact", "greedy-em", 1, 1, 16.0),
+    ):  # fmt: skip
+        stages = dict.fromkeys(STAGES, 0.0) | {"encode": seconds}
+        limits = dict.fromkeys(STAGES, 0.0) | {"encode": 10.0} if engine == "exact" and batch == 1 else None
+        outcome.lines.append(Line("base", Case(engine, method, G, batch), 8, 5.0, stages, limits))
+    outcome.memory = {"exact": 100, "reference": "ended with -9: no message; out of memory?"}
+    assert outcome.ratios() == {
+        "exact_vs_reference": 6.0, "batch4_vs_reference": 8.0, "fast_vs_reference": 15.0, "em_tok_vs_greedy_em": 1.25,
+        "memory_vs_reference": None, "vs_limit": 2.0,
+    }  # fmt: skip
+    outcome.memory["reference"] = 800
+    assert outcome.ratios()["memory_vs_reference"] == 0.125
+    text = as_text(outcome)
+    assert "exact_vs_reference" in text
+    assert "NOT reached" not in text
+    outcome.memory["reference"] = 200
+    assert "NOT reached" in as_text(outcome)
+
+
+def test_a_run_from_end_to_end(tmp_path):
+    """A small random model through every case, table and picture."""
+    path = str(write_openai(small_model(), tmp_path / "small.pt"))
+    plan = Plan(models=(path,), samples=(4, 16), clips=4, steps=1)
+    heard: list[str] = []
+    outcome = run(plan, CLIPS, "four clips of noise", heard.append)
+    assert all(value is not None and value > 0 for value in outcome.ratios().values())
+    assert {line.case.engine for line in outcome.lines} == {"reference", "exact", "fast"}
+    assert all(gradient < 1e-3 for _, gradient in outcome.differences.values())
+    assert len(outcome.growth) == 5
+    assert json.loads(json.dumps(outcome.as_json()))["ratios"] == outcome.ratios()
+    assert "four clips of noise" in as_text(outcome)
+    assert heard
+    plot(outcome, tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+def test_clips_are_the_examples_or_noisy_speech(data):
+    examples, what = read_clips(None, 3)
+    assert len(examples) == 3
+    assert "example" in what
+    real, what = read_clips(data, 8)
+    assert len({clip.id for clip in real}) == 8
+    assert "10 dB" in what

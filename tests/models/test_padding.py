@@ -1,0 +1,97 @@
+"""Condensed padding: which frames stay, and that a frame standing for m others is heard as m frames."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from models.small import small_checkpoint
+from speechlike import utterances
+
+from sharpen.method.search import beam, greedy
+from sharpen.method.tree import HypothesisTree, pack
+from sharpen.models.padding import condense
+from sharpen.models.whisper import Prepared, WhisperPolicy
+from sharpen.speech.decoding import Options, Window, decode
+from sharpen.speech.transcribe import Model
+
+
+@pytest.fixture(scope="module")
+def small():
+    return WhisperPolicy(small_checkpoint())
+
+
+def prompt(policy):
+    t = policy.checkpoint.tokenizer
+    return [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
+
+
+def test_which_frames_stay_and_what_they_stand_for():
+    kept = condense([10, 40], 60, every=16, margin=5)
+    assert kept.frames[0].tolist()[:18] == [*range(15), 23, 39, 53]  # 15-30, 31-46, 47-59: the middle of each
+    assert kept.bias[0].exp()[:18].round().tolist() == [1] * 15 + [16, 16, 13]
+    assert torch.isneginf(kept.bias[0, 18:]).all()
+    assert kept.frames[1].tolist() == [*range(45), 52]
+    assert kept.bias.exp().sum(1).tolist() == pytest.approx([60, 60])
+
+
+@pytest.mark.parametrize("speech", [60, 57, 1000])
+def test_without_padding_everything_stays(speech):
+    kept = condense([speech], 60, every=16, margin=5)
+    assert kept.frames[0].tolist() == list(range(60))
+    assert not kept.bias.any()
+
+
+def test_a_frame_that_stands_for_its_equals_changes_nothing(small):
+    """Where all padded frames are the same, condensing is exact."""
+    torch.manual_seed(0)
+    stem = torch.randn(2, 120, 32)
+    for b, speech in enumerate((30, 55)):
+        stem[b, speech:] = stem[b, speech]
+    full = Prepared(stem, (tuple(prompt(small)),) * 2)
+    kept = condense([30, 55], 120, every=16, margin=5)
+    thin = replace(full, stem=kept.of(stem), bias=kept.bias[:, None, None])
+    assert thin.stem.shape[1] < 90
+    ours, theirs = small.encode(thin), small.encode(full)
+    for b, speech in enumerate((30, 55)):
+        assert torch.allclose(ours.states[b, :speech], theirs.states[b, :speech], atol=1e-5)
+    for tree, other in zip(beam(small, ours, [6, 6], 3), beam(small, theirs, [6, 6], 3), strict=True):
+        assert [y.tokens for y in tree.hypotheses] == [y.tokens for y in other.hypotheses]
+        logprobs = [y.logprob for y in other.hypotheses]
+        assert [y.logprob for y in tree.hypotheses] == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_lengths_mixed_in_a_batch_are_as_if_alone(small):
+    features = torch.randn(3, 80, 3000, generator=torch.Generator().manual_seed(1))
+    speech = [200, 900, 2990]
+    together = small.encode(small.prepare(features, [prompt(small)] * 3, speech))
+    tree = HypothesisTree.of([(5, 6, small.eos), (5, 7, 8)], small.eos)
+    packed = pack([tree] * 3)
+    hidden = small.score(together, packed)
+    found = greedy(small, together, [5] * 3)
+    for b, count in enumerate(speech):
+        alone = small.encode(small.prepare(features[b : b + 1], [prompt(small)], [count]))
+        S = alone.states.shape[1]
+        assert torch.allclose(together.states[b, :S], alone.states[0], atol=1e-4)
+        assert torch.allclose(hidden[b], small.score(alone, pack([tree]))[0], atol=1e-4)
+        assert greedy(small, alone, [5])[0].hypotheses[0].tokens == found[b].hypotheses[0].tokens
+
+
+def test_a_selected_part_of_a_batch_keeps_its_own_padding(small):
+    features = torch.randn(2, 80, 3000, generator=torch.Generator().manual_seed(1))
+    prepared = small.prepare(features, [prompt(small)] * 2, [200, 1400])
+    whole, part = small.encode(prepared), small.encode(prepared.select([0]))
+    assert torch.allclose(whole.select([0]).states, part.states, atol=1e-5)
+    assert torch.equal(whole.select([0]).bias, part.bias)
+
+
+def test_real_speech_reads_the_same(base):
+    """On the example clips, whisper-base's transcripts with and without: nearly all words are the same."""
+    model, same = Model(base), 0
+    options = Options(language="en", timestamps=False, temperature=(0.0,))
+    windows = [Window(str(i), samples) for i, samples in enumerate(utterances(9))]
+    full = decode(model.policy, windows, options, ["en"] * 9)
+    thin = decode(model.policy, windows, replace(options, padding="condensed"), ["en"] * 9)
+    same = sum(a.text == b.text for a, b in zip(full, thin, strict=True))
+    assert same >= 6
