@@ -6,7 +6,16 @@ import pytest
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation.normalize import normaliser
-from sharpen.evaluation.score import Edit, ErrorCounts, align, character_errors, score, word_errors
+from sharpen.evaluation.score import (
+    Edit,
+    ErrorCounts,
+    align,
+    character_errors,
+    labelled,
+    recount,
+    score,
+    word_errors,
+)
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
@@ -102,3 +111,18 @@ def test_both_sides_are_normalised_and_the_normaliser_is_named():
 def test_a_missing_hypothesis():
     with pytest.raises(SharpenError, match="2 references and 1 hypotheses"):
         score(["a", "b"], ["a"], normaliser("none"))
+
+
+def test_a_result_is_counted_again_under_its_own_normaliser():
+    words, characters = recount("Ten colours!", "10 colors, red", "whisper-en/1")
+    assert words == ErrorCounts(0, 0, 1, 2)
+    assert characters == ErrorCounts(0, 0, 4, 9)
+    assert recount("Ten colours!", "10 colors, red", "none/1")[0] == ErrorCounts(2, 0, 1, 2)
+
+
+def test_another_version_of_a_normaliser_is_refused():
+    assert labelled("whisper-en/1").label == "whisper-en/1"
+    with pytest.raises(SharpenError, match="scored with 'whisper-en/0', but this sharpen has whisper-en/1"):
+        labelled("whisper-en/0")
+    with pytest.raises(SharpenError, match="unknown normaliser 'nonsense'"):
+        labelled("nonsense/1")

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import kaldialign
 
 from sharpen.errors import SharpenError
-from sharpen.evaluation.normalize import Normaliser
+from sharpen.evaluation.normalize import Normaliser, normaliser
 
 GAP = " "  # stands for "no word" in an alignment; a word holds no space
 
@@ -78,6 +79,30 @@ def score(references: Iterable[str], hypotheses: Iterable[str], normaliser: Norm
     utterances = tuple(word_errors(r, h) for r, h in zip(refs, hyps, strict=True))
     characters = sum((character_errors(r, h) for r, h in zip(refs, hyps, strict=True)), ErrorCounts())
     return Score(normaliser.label, utterances, sum(utterances, ErrorCounts()), characters)
+
+
+def labelled(label: str) -> Normaliser:
+    """The normaliser that a result names, such as whisper-en/1; another version of it would give other numbers."""
+    name, _, version = label.partition("/")
+    found = normaliser(name)
+    if version != str(found.version):
+        raise SharpenError(
+            f"the result was scored with {label!r}, but this sharpen has {found.label}: "
+            "use the version that made it, or evaluate again"
+        )
+    return found
+
+
+@lru_cache(maxsize=1 << 16)
+def recount(reference: str, hypothesis: str, label: str) -> tuple[ErrorCounts, ErrorCounts]:
+    """The errors of one utterance in words and in characters, under the normaliser of that label."""
+    ref, hyp = _normalised(reference, label), _normalised(hypothesis, label)
+    return word_errors(ref, hyp), character_errors(ref, hyp)
+
+
+@lru_cache(maxsize=1 << 16)  # a reference meets as many hypotheses as there are methods
+def _normalised(text: str, label: str) -> str:
+    return labelled(label)(text)
 
 
 def word_errors(reference: str, hypothesis: str) -> ErrorCounts:

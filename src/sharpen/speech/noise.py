@@ -1,16 +1,114 @@
-"""Noise at a known signal-to-noise ratio, the same for an utterance in every run."""
+"""Noise at a known signal-to-noise ratio, the same for an utterance in every run.
+
+The ten noises are those of the field's corrupted LibriSpeech: nine clips of MS-SNSD and Gaussian noise. A clip is
+always taken from its start, repeated and cut to the utterance. Speech and noise are both brought to LEVEL, measured
+over the whole utterance, and the noise is then turned down by the ratio.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from sharpen.errors import SharpenError
+from sharpen.speech.audio import read_audio
 
-LEVEL = (
-    -25.0
-)  # dBFS: the root mean square that speech is brought to before noise is added, as corrupted LibriSpeech does
+LEVEL = -25.0  # dBFS: the root mean square that speech is brought to, as corrupted LibriSpeech does
+
+# code -> the name of its clip in MS-SNSD; Gaussian noise has none
+DOMAINS: Mapping[str, str | None] = {
+    "AA": "AirportAnnouncements_2",
+    "AC": "AirConditioner_6",
+    "BA": "Babble_4",
+    "CM": "CopyMachine_2",
+    "GS": None,
+    "MU": "Munching_3",
+    "NB": "Neighbor_6",
+    "SD": "ShuttingDoor_6",
+    "TP": "Typing_2",
+    "VC": "VacuumCleaner_1",
+}
+
+SNR_RULES = ("true", "ms-snsd-legacy")
+OVERFLOWS = ("float", "clip", "wrap")
+SUFFIXES = (".wav", ".flac", ".mp3", ".m4a", ".ogg", ".opus", ".webm")
+
+# Where MS-SNSD itself and its copies keep the clips.
+_SUBFOLDERS = (".", "audio", "noise_test", "noise_train")
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """A noise at a ratio: called with speech and the utterance's id, it returns the noisy speech."""
+
+    noise: str  # a code of DOMAINS
+    snr: float  # dB, speech over noise
+    clip: Path | None = None  # the recording of that noise; None for Gaussian noise
+    snr_rule: str = "true"  # "ms-snsd-legacy": MS-SNSD's mixer takes one square root too many, so 10 dB are 5 dB
+    overflow: str = "float"  # "clip": rounded to 16 bits; "wrap": as published files have it, loud samples change sign
+
+    def __post_init__(self) -> None:
+        _known("noise", self.noise, DOMAINS)
+        _known("snr_rule", self.snr_rule, SNR_RULES)
+        _known("overflow", self.overflow, OVERFLOWS)
+        if not math.isfinite(self.snr):
+            raise SharpenError(f"a signal-to-noise ratio of {self.snr} dB is not possible: give a number such as 10")
+        if DOMAINS[self.noise] and self.clip is None:
+            raise SharpenError(
+                f"{self.noise} is mixed from the clip {DOMAINS[self.noise]}: give the file that holds it"
+            )
+
+    def __call__(self, speech: np.ndarray, utterance: str) -> np.ndarray:
+        """Noisy speech (N,), float32; with "clip" and "wrap" exactly what a 16-bit file of it reads as."""
+        noise = gaussian(len(speech), utterance) if self.clip is None else _repeated(_clip(self.clip), len(speech))
+        mixed = mix(speech, noise, self.snr if self.snr_rule == "true" else self.snr / 2)
+        if self.overflow == "float":
+            return mixed
+        return sixteen_bits(mixed, wrap=self.overflow == "wrap").astype(np.float32) / 32768
+
+
+def corruption(
+    noise: str, snr: float, folder: str | Path | None = None, *, snr_rule: str = "true", overflow: str = "float"
+) -> Corruption:
+    """The noise with that code; its clip is looked for in `folder`, which Gaussian noise (GS) does not need."""
+    clip = None if _clip_name(noise) is None else find_clip(noise, folder)
+    return Corruption(noise, snr, clip, snr_rule, overflow)
+
+
+def find_clip(noise: str, folder: str | Path | None) -> Path:
+    """The file of the clip that the code stands for."""
+    name = _clip_name(noise)
+    if folder is None:
+        raise SharpenError(f"{noise} is mixed from the clip {name}: give the folder of noise clips that holds it")
+    clips = find_clips(folder)
+    if noise not in clips:
+        raise SharpenError(
+            f"{folder} has no clip {name} ({', '.join(SUFFIXES)}), which {noise} is mixed from; available there: "
+            f"{', '.join(clips) or 'none'}, and GS, which needs no clip; put the file there or choose among these"
+        )
+    return clips[noise]
+
+
+def find_clips(folder: str | Path) -> dict[str, Path]:
+    """Code -> file for all clips in `folder`: by MS-SNSD's names, there or in audio/, or listed in a manifest.jsonl."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise SharpenError(f"{folder}: no such folder; expected one with clips such as AirConditioner_6.wav")
+    found: dict[str, Path] = {}
+    for place in (folder / sub for sub in _SUBFOLDERS):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            if path.suffix.lower() in SUFFIXES and path.is_file():
+                found.setdefault(path.stem, path)
+    for name, path in _listed(folder / "manifest.jsonl"):
+        found.setdefault(name, path)
+    return {code: found[name] for code, name in DOMAINS.items() if name in found}
 
 
 def gaussian(count: int, utterance: str, seed: int = 0) -> np.ndarray:
@@ -30,3 +128,45 @@ def mix(speech: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
             raise SharpenError(f"the {name} is silent: it has no level to measure a ratio by")
         parts.append(samples * (10 ** (level / 20) / rms))
     return (parts[0] + parts[1]).astype(np.float32)
+
+
+def sixteen_bits(samples: np.ndarray, wrap: bool = False) -> np.ndarray:
+    """int16 (N,), rounded and held within the range; with `wrap`, truncated and wrapped as published files are."""
+    if wrap:
+        return (samples * np.float32(32767)).astype(np.int64).astype(np.int16)
+    return np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype(np.int16)
+
+
+def _listed(manifest: Path) -> list[tuple[str, Path]]:
+    """Name and file of each line of a manifest; an id names its clip, and so does the file's own name."""
+    names: list[tuple[str, Path]] = []
+    for line in manifest.read_text(encoding="utf-8").splitlines() if manifest.is_file() else ():
+        try:
+            row = json.loads(line)
+            path = manifest.parent / row["audio_filepath"]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue  # a line that names no file adds no clip; the clip that is missed is complained about
+        if path.is_file():
+            names += [(str(row.get("id")), path), (path.stem, path)]
+    return names
+
+
+@lru_cache(maxsize=len(DOMAINS))
+def _clip(path: Path) -> np.ndarray:
+    samples = read_audio(path).samples
+    samples.setflags(write=False)
+    return samples
+
+
+def _repeated(clip: np.ndarray, count: int) -> np.ndarray:
+    return np.tile(clip, -(-count // len(clip)))[:count]
+
+
+def _clip_name(noise: str) -> str | None:
+    _known("noise", noise, DOMAINS)
+    return DOMAINS[noise]
+
+
+def _known(what: str, value: str, values: Mapping[str, object] | tuple[str, ...]) -> None:
+    if value not in values:
+        raise SharpenError(f"unknown {what} {value!r}; choose from {', '.join(values)}")

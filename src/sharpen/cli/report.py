@@ -1,0 +1,58 @@
+"""`sharpen report`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from sharpen.cli.values import DONE
+from sharpen.errors import SharpenError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Tables, figures and single utterances from the rows of one or several runs. "
+        "Without a file option the markdown goes to standard output."
+    )
+    parser.set_defaults(run=_report)
+    add = parser.add_argument
+    add("results", nargs="+", metavar="DIR", help="what `sharpen evaluate --out` wrote: a folder, or its rows.jsonl")
+    add("--html", metavar="FILE", help="one page that needs nothing else (figures need sharpen[report])")
+    add("--markdown", metavar="FILE", help="tables as markdown")
+    add("--latex", metavar="FILE", help="tables for a paper that loads booktabs, graphicx and xcolor")
+    add("--json", metavar="FILE", help="every number")
+    add("--figures", metavar="DIR", help="write the figures as PNG files, and show them in the markdown")
+    add("--no-figures", action="store_true", help="leave the figures out of the page")
+    add("--against", metavar="NAME,NAME", default="source", help="methods to compare with, paired (default: source)")
+
+
+def _report(args: argparse.Namespace) -> int:
+    from sharpen.evaluation import report, results
+
+    if args.figures and args.no_figures:
+        raise SharpenError("--figures and --no-figures contradict each other: give one of them")
+    against = list(dict.fromkeys(name.strip() for name in args.against.split(",") if name.strip()))
+    made = report.build(results.read(args.results), against)
+    images = report.draw(made, args.figures) if args.figures else []
+    written = []
+    if args.html:
+        written.append(report.write(args.html, report.as_html(made, figures=not args.no_figures)))
+    if args.latex:
+        written.append(report.write(args.latex, report.as_latex(made)))
+    if args.json:
+        written.append(report.write(args.json, report.as_json(made)))
+    if args.markdown or not written:
+        beside = Path(args.markdown).parent if args.markdown else Path()
+        addresses = [[Path(os.path.relpath(path, beside)).as_posix() for path in paths] for paths in images]
+        text = report.as_markdown(made, addresses)
+        if args.markdown:
+            written.append(report.write(args.markdown, text))
+        else:
+            print(text, end="")
+    for path in (*written, *(path for paths in images for path in paths)):
+        print(f"sharpen: wrote {path}", file=sys.stderr)
+    if made.failed:
+        print(f"sharpen: {len(made.failed)} rows failed; they are listed in the report", file=sys.stderr)
+    return DONE

@@ -1,0 +1,271 @@
+"""How corpora lie on disk: each layout finds its lists of utterances under a folder, and reads one of them.
+
+A reader yields an Entry for each utterance and a Skip for each one that cannot be used. It opens no audio.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sharpen.errors import SharpenError
+from sharpen.speech.noise import SUFFIXES
+
+
+class Stored(Protocol):
+    """Encoded audio that is no file of its own."""
+
+    def read(self) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An utterance as a corpus lists it; what is empty or None was not said."""
+
+    id: str
+    audio: Path | Stored
+    text: str
+    place: str  # where it was written, for complaints: "manifest.jsonl line 3"
+    language: str = ""  # a code or an English name
+    speaker: str = ""
+    domain: str = ""
+    duration: float | None = None  # seconds
+    offset: float | None = None  # seconds into the audio at which it begins; only some manifests cut recordings so
+    corpus: str = ""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Why something listed is not used."""
+
+    reason: str
+    expected: bool = False  # by design, not by damage: nobody needs to repair it
+
+
+@dataclass(frozen=True)
+class Layout:
+    find: Callable[[Path], list[Path]]  # the lists (or folders, or files) under a path that the reader takes
+    read: Callable[[Path, Path], Iterator[Entry | Skip]]  # one of them, and the path it was found under
+    expects: str  # for complaints
+
+
+ACCENTS = {
+    "Arabic": "ABA SKA YBAA ZHAA",
+    "Mandarin": "BWC LXC NCC TXHC",
+    "Hindi": "ASI RRBI SVBI TNI",
+    "Korean": "HJK HKK YDCK YKWK",
+    "Spanish": "EBVS ERMS MBMPS NJS",
+    "Vietnamese": "HQTV PNV THV TLV",
+}
+SPEAKERS = {speaker: accent for accent, speakers in ACCENTS.items() for speaker in speakers.split()}
+
+# L2-ARCTIC's own README: never recorded, or removed for their quality; where a file of that name is there, it is not
+# the sentence. The last one before EBVS and SKA stopped reading is left out too, as others who report on L2-ARCTIC do.
+KNOWN_BAD = {
+    **{speaker: {"arctic_b0013"} for speaker in ("ASI", "HJK", "HKK", "LXC", "NCC", "NJS", "TNI", "YDCK", "YKWK")},
+    "ABA": {"arctic_a0158", "arctic_b0013", "arctic_b0398"},
+    "BWC": {"arctic_b0013", "arctic_b0345"},
+    "EBVS": {"arctic_b0408"},
+    "RRBI": {"arctic_a0298", "arctic_b0013"},
+    "SKA": {"arctic_b0358"},
+    "YBAA": {"arctic_a0094", "arctic_b0013"},
+}
+
+
+def _manifests(where: Path) -> list[Path]:
+    if where.is_file():
+        return [where] if where.suffix.lower() != ".tsv" else []
+    own = where / "manifest.jsonl"
+    return [own] if own.is_file() else sorted(where.glob("*/manifest.jsonl"))
+
+
+def _manifest(path: Path, where: Path) -> Iterator[Entry | Skip]:
+    """JSON lines with NeMo's fields or those of the leaderboards."""
+    rows = list(_json_lines(path))
+    stems = Counter(Path(_audio(row)).stem for row in rows if isinstance(row, dict))
+    for number, row in enumerate(rows, 1):
+        place = f"{path} line {number}"
+        if row is None:
+            continue
+        if not isinstance(row, dict):
+            yield Skip(f"{place}: {row}")
+        elif not _audio(row):
+            yield Skip(f"{place}: no audio_filepath (or audio); it names the recording, from the manifest's folder")
+        elif not isinstance(row.get("text"), str):
+            yield Skip(f"{place}: no text, which an error rate needs as its reference")
+        else:
+            audio = path.parent / _audio(row)
+            stem = audio.stem if stems[audio.stem] == 1 else f"{audio.parent.name}/{audio.stem}"
+            try:
+                yield Entry(
+                    id=str(row.get("id") or (f"{stem}@{row['offset']}" if row.get("offset") else stem)),
+                    audio=audio,
+                    text=row["text"],
+                    place=place,
+                    language=str(row.get("language") or row.get("lang") or ""),
+                    speaker=str(row.get("speaker") or ""),
+                    domain=str(row.get("domain") or row.get("accent") or row.get("noise") or ""),
+                    duration=None if row.get("duration") is None else float(row["duration"]),
+                    offset=None if row.get("offset") is None else float(row["offset"]),
+                    corpus=str(row.get("corpus") or ""),
+                )
+            except (TypeError, ValueError):
+                seen = {name: row[name] for name in ("duration", "offset") if name in row}
+                yield Skip(f"{place}: {seen}, expected numbers of seconds")
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any] | str | None]:
+    """For each line its object, None for an empty one, or as text what is wrong with it."""
+    for line in _lines(path):
+        try:
+            row = json.loads(line) if line.strip() else None
+            yield row if row is None or isinstance(row, dict) else f"{line[:40]!r} is not a JSON object"
+        except json.JSONDecodeError as error:
+            yield f"not JSON ({error.msg} at character {error.pos + 1})"
+
+
+def _audio(row: dict[str, Any]) -> str:
+    name = row.get("audio_filepath") or row.get("audio") or ""
+    return name if isinstance(name, str) else ""
+
+
+def _librispeech(path: Path, where: Path) -> Iterator[Entry | Skip]:
+    """SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, each line an id and its text."""
+    for name, text, place in _transcripts(path, " "):
+        if text is None:
+            yield Skip(f"{place}: {name!r} has no text; expected an id, a space and the transcript")
+        else:
+            yield Entry(name, path.parent / f"{name}.flac", text, place, "en", name.split("-")[0])
+
+
+def _mls_lists(where: Path) -> list[Path]:
+    if (where / "transcripts.txt").is_file():
+        return [where / "transcripts.txt"]
+    return sorted(where.glob("test/transcripts.txt")) or sorted(where.glob("*/test/transcripts.txt"))
+
+
+def _mls(path: Path, where: Path) -> Iterator[Entry | Skip]:
+    """LANGUAGE/test/transcripts.txt and LANGUAGE/test/audio/SPEAKER/BOOK/SPEAKER_BOOK_NUMBER.flac (or .opus)."""
+    language = path.resolve().parent.parent.name.lower().removeprefix("mls_")
+    for name, text, place in _transcripts(path, "\t"):
+        speaker, _, rest = name.partition("_")
+        if text is None or not rest:
+            yield Skip(f"{place}: {name[:40]!r}; expected SPEAKER_BOOK_NUMBER, a tab and the transcript")
+            continue
+        base = path.parent / "audio" / speaker / rest.split("_")[0] / name
+        opus = base.with_suffix(".opus")
+        yield Entry(name, opus if opus.is_file() else base.with_suffix(".flac"), text, place, language, speaker)
+
+
+def _l2_arctic_speakers(where: Path) -> list[Path]:
+    places = [where, *(p for p in sorted(where.glob("*")) if p.is_dir()), *sorted(where.glob("*/*"))]
+    return [p for p in places if p.resolve().name in SPEAKERS and (p / "wav").is_dir()]
+
+
+def _l2_arctic(path: Path, where: Path) -> Iterator[Entry | Skip]:
+    """SPEAKER/wav/NAME.wav with SPEAKER/transcript/NAME.txt; the accent comes from the table, not from the folders."""
+    speaker = path.resolve().name
+    sounds = {p.stem: p for p in (path / "wav").glob("*.wav")}
+    texts = {p.stem: p for p in (path / "transcript").glob("*.txt")}
+    for name in sorted(sounds.keys() | texts.keys()):
+        if name in KNOWN_BAD.get(speaker, ()):
+            yield Skip(f"{path / 'wav' / name}.wav: known to be bad (L2-ARCTIC's own notes)", expected=True)
+        elif name not in texts:
+            yield Skip(f"{sounds[name]}: no transcript/{name}.txt")
+        else:
+            audio = sounds.get(name, path / "wav" / f"{name}.wav")
+            text = "\n".join(_lines(texts[name])).strip()
+            yield Entry(f"{speaker}-{name}", audio, text, str(texts[name]), "en", speaker, SPEAKERS[speaker])
+
+
+def _common_voice_lists(where: Path) -> list[Path]:
+    if where.is_file():
+        return [where] if where.suffix.lower() == ".tsv" else []
+    found = [where / "test.tsv"] if (where / "test.tsv").is_file() else sorted(where.glob("*/test.tsv"))
+    return [p for p in found if (p.parent / "clips").is_dir()]
+
+
+def _common_voice(path: Path, where: Path) -> Iterator[Entry | Skip]:
+    """LOCALE/test.tsv and LOCALE/clips/NAME.mp3; an accent is a domain in English only, elsewhere the language is."""
+    seconds = _clip_durations(path.parent / "clip_durations.tsv")
+    for row, place in _tab_separated(path, ("client_id", "path", "sentence")):
+        if row["sentence"] is None or not row["path"]:
+            yield Skip(f"{place}: too few columns; expected client_id, path and sentence")
+            continue
+        language = row.get("locale") or path.resolve().parent.name
+        name = row["path"] if Path(row["path"]).suffix else f"{row['path']}.mp3"
+        yield Entry(
+            id=Path(name).stem,
+            audio=path.parent / "clips" / name,
+            text=row["sentence"],
+            place=place,
+            language=language,
+            speaker=row["client_id"] or "",
+            domain=(row.get("accents") or row.get("accent") or "") if language.lower().startswith("en") else "",
+            duration=seconds.get(name),
+        )
+
+
+def _clip_durations(path: Path) -> dict[str, float]:
+    """Common Voice's own list of lengths, where a release has one."""
+    if not path.is_file():
+        return {}
+    rows = (row for row, _ in _tab_separated(path, ("clip", "duration[ms]")))
+    return {row["clip"] or "": int(row["duration[ms]"] or 0) / 1000 for row in rows if row["duration[ms]"]}
+
+
+def _tab_separated(path: Path, columns: Iterable[str]) -> Iterator[tuple[dict[str, str | None], str]]:
+    """Each line as a dict, and its place."""
+    # Sentences hold lone quotation marks: with csv's quoting, everything up to the next one would be a single field.
+    reader = csv.DictReader(_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE)
+    missing = set(columns) - set(reader.fieldnames or ())
+    if missing:
+        raise SharpenError(f"{path}: no column {', '.join(sorted(missing))} in its first line; expected Common Voice's")
+    for row in reader:
+        yield row, f"{path} line {reader.line_num}"
+
+
+def _sounds(where: Path) -> list[Path]:
+    return sorted(p for p in where.rglob("*") if p.suffix.lower() in SUFFIXES) if where.is_dir() else []
+
+
+def _beside(path: Path, where: Path) -> Iterator[Entry | Skip]:
+    """NAME.flac (or another format) with its transcript beside it in NAME.txt."""
+    text = path.with_suffix(".txt")
+    if text.is_file():
+        name = path.relative_to(where).with_suffix("").as_posix()
+        yield Entry(name, path, " ".join("\n".join(_lines(text)).split()), str(path))
+    else:
+        yield Skip(f"{path}: no transcript beside it; expected {text.name}")
+
+
+def _transcripts(path: Path, separator: str) -> Iterator[tuple[str, str | None, str]]:
+    """Name, text and place of each line that is not empty; None where the line holds no text."""
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            name, found, text = line.strip().partition(separator)
+            yield name, text.strip() if found else None, f"{path} line {number}"
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines as editors count them; str.splitlines also breaks at rarer characters, and numbers would be off."""
+    try:
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SharpenError(f"{path} cannot be read as UTF-8 text: {error}") from error
+
+
+# In the order in which "auto" tries them: the ones that a glance decides come first.
+LAYOUTS = {
+    "manifest": Layout(_manifests, _manifest, "a JSONL file, or manifest.jsonl in a folder or in its subfolders"),
+    "common-voice": Layout(_common_voice_lists, _common_voice, "test.tsv beside clips/, also one folder deeper"),
+    "mls": Layout(_mls_lists, _mls, "test/transcripts.txt beside test/audio/, also one folder deeper"),
+    "l2-arctic": Layout(_l2_arctic_speakers, _l2_arctic, "SPEAKER/wav and SPEAKER/transcript, also ACCENT/SPEAKER/wav"),
+    "librispeech": Layout(lambda where: sorted(where.rglob("*.trans.txt")), _librispeech, "*.trans.txt at any depth"),
+    "folder": Layout(_sounds, _beside, "audio files with a .txt of the same name beside each"),
+}

@@ -1,0 +1,151 @@
+"""A table for people, written as markdown, LaTeX or HTML."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from html import escape
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{c: "\\" + c for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "[": "{[}",  # a bracket after \\ would be taken for the height of a row
+    "−": "$-$",
+    "±": r"$\pm$",
+    "·": r"$\cdot$",
+    "≠": r"$\neq$",
+    "…": r"\dots{}",
+    "–": "--",
+    "—": "---",
+    "→": r"$\to$",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with what belongs to it."""
+
+    text: str
+    aside: str = ""  # its interval
+    paper: str = ""  # the paper's number for the same thing
+    best: bool = False  # of its column
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first column holds names, the others numbers."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()  # printed below it
+
+
+def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
+    """The value with that many digits; a zero has no sign, and a minus is a minus."""
+    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def percent(rate: float, digits: int = 2, *, signed: bool = False) -> str:
+    return number(100 * rate, digits, signed=signed)
+
+
+def bounds(low: float, high: float, *, signed: bool = False) -> str:
+    """An interval in percent; nothing where there is none."""
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    return f"[{percent(low, signed=signed)}, {percent(high, signed=signed)}]"
+
+
+def as_markdown(table: Table, level: int = 3) -> str:
+    lines = [f"{'#' * level} {_md(table.title)}", "", _md_row(map(_md, table.head))]
+    lines.append("|---|" + "---:|" * (len(table.head) - 1))
+    lines += [_md_row(map(_md_cell, row)) for row in table.rows]
+    for note in table.notes:
+        lines += ["", _md(note)]
+    return "\n".join(lines) + "\n"
+
+
+def _md_row(cells: map[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _md_cell(cell: Cell) -> str:
+    text = _md(cell.text)
+    parts = [f"**{text}**" if cell.best and text else text, _md(cell.aside)]
+    parts += [f"(paper {_md(cell.paper)})"] if cell.paper else []
+    return " ".join(part for part in parts if part)
+
+
+def _md(text: str) -> str:
+    """Text that markdown leaves as it is; an underscore within a word needs nothing."""
+    text = re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)
+
+
+def as_latex(table: Table, label: str) -> str:
+    """A `table*` for a paper that loads booktabs and graphicx."""
+    lines = [
+        r"\begin{table*}[t]",
+        r"  \centering",
+        rf"  \caption{{{latex(table.title)}}}",
+        rf"  \label{{tab:{re.sub(r'[^A-Za-z0-9]+', '-', label).strip('-')}}}",
+        r"  \resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+        rf"  \begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}",
+        r"    \toprule",
+        "    " + " & ".join(rf"\textbf{{{latex(name)}}}" if name else "" for name in table.head) + r" \\",
+        r"    \midrule",
+        *("    " + " & ".join(map(_latex_cell, row)) + r" \\" for row in table.rows),
+        r"    \bottomrule",
+        r"  \end{tabular}}",
+        *(rf"  \par\smallskip{{\footnotesize {latex(note)}}}" for note in table.notes),
+        r"\end{table*}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = latex(cell.text)
+    parts = [rf"\textbf{{{text}}}" if cell.best and text else text]
+    parts += [rf"{{\scriptsize {latex(cell.aside)}}}"] if cell.aside else []
+    parts += [rf"{{\scriptsize (paper {latex(cell.paper)})}}"] if cell.paper else []
+    return " ".join(part for part in parts if part)
+
+
+def latex(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(LATEX.get(c, c) for c in " ".join(text.split()))
+
+
+def as_html(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.head)
+    body = "".join(f"<tr>{_html_row(row)}</tr>" for row in table.rows)
+    notes = "".join(f"<p class='facts'>{escape(note)}</p>" for note in table.notes)
+    return (
+        f"<section><h3>{escape(table.title)}</h3>"
+        f"<div class='scroll' tabindex='0' role='region' aria-label='{escape(table.title)}'>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}</section>"
+    )
+
+
+def _html_row(row: tuple[Cell, ...]) -> str:
+    name = escape(row[0].text)
+    if "·" in name:  # a narrow column then breaks between settings, not within one
+        name = name.replace(" ", "&nbsp;").replace("·&nbsp;", "· ")
+    return f'<th scope="row">{name}</th>' + "".join(f"<td>{_html_cell(cell)}</td>" for cell in row[1:])
+
+
+def _html_cell(cell: Cell) -> str:
+    text = escape(cell.text)
+    parts = [f"<b>{text}</b>" if cell.best and text else text]
+    parts += [f"<small>{escape(cell.aside)}</small>"] if cell.aside else []
+    parts += [f"<small class='paper'>paper {escape(cell.paper)}</small>"] if cell.paper else []
+    return " ".join(parts)

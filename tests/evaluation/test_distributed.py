@@ -1,0 +1,88 @@
+"""Two workers on this machine, one of which is killed: Ray makes up for it, and the rows are those of a local run."""
+
+import os
+import signal
+import sys
+
+import pytest
+from evaluation import tiny
+
+from sharpen.errors import SharpenError
+from sharpen.evaluation import distributed
+from sharpen.evaluation.distributed import Distributed
+from sharpen.evaluation.evaluate import evaluate, local
+from sharpen.evaluation.store import Store
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    pytest.importorskip("ray", reason="Ray is not here: pip install 'sharpen[ray]'")
+    folder = tmp_path_factory.mktemp("tiny")
+    return tiny.checkpoint(folder), tiny.corpus(folder / "noises", 8, duration=1.0)
+
+
+def test_a_killed_worker_loses_nothing_and_doubles_nothing(place, tmp_path, monkeypatch):
+    model, manifest = place
+    work = tiny.work(manifest, model)
+    with Store(tmp_path / "local") as store:
+        evaluate(work, store, local)
+    pids, killed = [], []
+    actors = Distributed._actors
+
+    def watched(self, ray, run, batches):
+        found = actors(self, ray, run, batches)
+        pids.extend(ray.get([actor.pid.remote() for actor in found]))
+        return found
+
+    def kill(rows):
+        if not killed:  # at the first result: both workers have the next batch in hand
+            killed.append(pids[0])
+            os.kill(pids[0], signal.SIGKILL)
+
+    monkeypatch.setattr(Distributed, "_actors", watched)
+    with Store(tmp_path / "ray") as store:
+        rows = evaluate(work, store, Distributed(workers=2), kill)
+    assert len(set(pids)) == 2
+    assert killed
+    assert not any(row.failed for row in rows)
+    assert tiny.found(tmp_path / "ray") == tiny.found(tmp_path / "local")
+    assert len(rows) == work.size == 8 * (1 + 2)
+
+
+def test_what_a_worker_cannot_survive_is_listed_and_the_rest_is_done(place, tmp_path, monkeypatch):
+    """A batch at which every worker dies, as memory that runs out would have it."""
+    model, manifest = place
+    work = tiny.work(manifest, model, ["source"])
+    monkeypatch.setattr(distributed, "RESTARTS", 0)
+    monkeypatch.setattr(distributed.Worker, "compute", _deadly(work.batches[1].utterances[0].id))
+    with Store(tmp_path) as store:
+        rows = evaluate(work, store, Distributed(workers=2))
+    assert [bool(row.failed) for row in rows] == [False, False, True, True, False, False, False, False]
+    assert "Died" in rows[2].failed
+
+
+def _deadly(cursed):
+    # A closure and no import of this module: workers do not have the tests.
+    def compute(self, batch, done):
+        import os
+
+        from sharpen.evaluation.evaluate import compute
+
+        if batch.utterances[0].id == cursed:
+            os._exit(1)
+        return compute(self.model, self.run, batch, done)
+
+    return compute
+
+
+def test_workers_that_cannot_start_say_why(place, tmp_path):
+    _, manifest = place
+    work = tiny.work(manifest, tmp_path / "missing.pt", ["source"])
+    with Store(tmp_path) as store, pytest.raises(SharpenError, match=r"no worker could be made ready.*missing\.pt"):
+        evaluate(work, store, Distributed(workers=1))
+
+
+def test_without_ray_the_way_to_get_it_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SharpenError, match=r"pip install 'sharpen\[ray\]'"):
+        next(Distributed()(None, [], ()))
