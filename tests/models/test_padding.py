@@ -12,7 +12,8 @@ from speechlike import utterances
 from sharpen.method.search import beam, greedy
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
-from sharpen.models.whisper import Prepared, WhisperPolicy
+from sharpen.models.states import Prepared
+from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.decoding import Options, Window, decode
 from sharpen.speech.transcribe import Model
 

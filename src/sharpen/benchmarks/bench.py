@@ -24,6 +24,16 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class Axes:
+    """Along what the growth of a step is measured, and where."""
+
+    samples: tuple[int, ...] = (1, 4, 16, 64)
+    tokens: tuple[int, ...] = (8, 16, 32, 64)
+    utterances: tuple[int, ...] = (1, 2, 4, 8)
+    seconds: tuple[float, ...] = (2.0, 5.0, 10.0, 20.0)
+
+
+@dataclass(frozen=True)
 class Plan:
     """How much is run."""
 
@@ -32,10 +42,10 @@ class Plan:
     samples: tuple[int, ...] = (4, 16, 64)
     clips: int = 8  # utterances of the main case; others take two
     steps: int = 2
-    growth: bool = True
+    growth: Axes | None = Axes()
 
 
-QUICK = Plan(models=("base",), methods=("greedy-em", "em-tok"), samples=(16,), clips=2, steps=1, growth=False)
+QUICK = Plan(models=("base",), methods=("greedy-em", "em-tok"), samples=(16,), clips=2, steps=1, growth=None)
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ def run(plan: Plan, clips: Sequence[Clip], what: str, say: Say) -> Outcome:
     for engine in ("exact", "reference"):
         outcome.memory[engine] = peak(first, Case(engine, MAIN[0], WIDE), longest)
     if plan.growth:
-        outcome.growth = _growth(Bench(load_checkpoint(first)), clips, say)
+        outcome.growth = _growth(Bench(load_checkpoint(first)), clips, plan.growth, say)
     return outcome
 
 
@@ -171,7 +181,7 @@ def _line(bench: Bench, model: str, case: Case, timings: list[Timing], audio: fl
     return Line(model, case, n, audio, stages, limits)
 
 
-def _growth(bench: Bench, clips: Sequence[Clip], say: Say) -> dict[str, list[tuple[float, float]]]:
+def _growth(bench: Bench, clips: Sequence[Clip], along: Axes, say: Say) -> dict[str, list[tuple[float, float]]]:
     """Seconds of one exact em-tok step for each utterance, along each axis alone."""
     clip = sorted(clips, key=lambda c: c.seconds)[len(clips) // 2]
     method, G = MAIN
@@ -185,16 +195,16 @@ def _growth(bench: Bench, clips: Sequence[Clip], say: Say) -> dict[str, list[tup
         return Clip(f"{seconds} s", joined[: int(seconds * 16000)], cap)
 
     say("growth with G")
-    grown = {"hypotheses G": [(float(g), step("exact", [clip], g)) for g in (1, 4, 16, 64)]}
+    grown = {"hypotheses G": [(float(g), step("exact", [clip], g)) for g in along.samples]}
     say("growth with T")
-    grown["tokens T"] = [(float(t), step("exact", [cut(20.0, t)])) for t in (8, 16, 32, 64)]
+    grown["tokens T"] = [(float(t), step("exact", [cut(along.seconds[-1], t)])) for t in along.tokens]
     say("growth with B")
     grown["utterances side by side B, seconds each"] = [
-        (float(b), step("exact", (list(clips) * 2)[:b])) for b in (1, 2, 4, 8)
+        (float(b), step("exact", (list(clips) * 2)[:b])) for b in along.utterances
     ]
     for engine in ("exact", "fast"):
         say(f"growth with audio, {engine}")
-        grown[f"seconds of audio, {engine}"] = [(s, step(engine, [cut(s)])) for s in (2.0, 5.0, 10.0, 20.0)]
+        grown[f"seconds of audio, {engine}"] = [(s, step(engine, [cut(s)])) for s in along.seconds]
     return grown
 
 

@@ -23,7 +23,8 @@ from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree, edges, pack
 from sharpen.models.checkpoint import Checkpoint
-from sharpen.models.whisper import Prepared, WhisperPolicy
+from sharpen.models.states import Prepared
+from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
 
 TOLERANCE = 1e-3  # between both engines' losses and gradients, relative

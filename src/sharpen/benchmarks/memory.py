@@ -1,6 +1,6 @@
 """Peak memory of one step, each engine in a process of its own.
 
-    python -m sharpen.benchmarks.memory base em-tok 64 reference clip.npy
+    python -m sharpen.benchmarks.memory base em-tok 64 reference 150 clip.npy
 
 prints the peak of its resident memory in bytes, or what went wrong.
 """
@@ -24,7 +24,7 @@ def peak(model: str, case: Case, clip: Clip) -> int | str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.npy"
         np.save(path, clip.samples)
-        words = [model, case.method, str(case.samples), case.engine, str(path)]
+        words = [model, case.method, str(case.samples), case.engine, str(clip.limit), str(path)]
         done = subprocess.run(
             [sys.executable, "-m", "sharpen.benchmarks.memory", *words], capture_output=True, text=True
         )
@@ -35,9 +35,9 @@ def peak(model: str, case: Case, clip: Clip) -> int | str:
 
 
 def main(words: list[str]) -> int:
-    model, method, samples, engine, path = words
+    model, method, samples, engine, cap, path = words
     bench = Bench(load_checkpoint(model))
-    bench.time(Case(engine, method, int(samples)), [Clip("clip", np.load(path))], steps=1)
+    bench.time(Case(engine, method, int(samples)), [Clip("clip", np.load(path), int(cap))], steps=1)
     unit = 1 if sys.platform == "darwin" else 1024
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
     return 0

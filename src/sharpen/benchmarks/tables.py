@@ -69,10 +69,14 @@ def _memory(outcome: Outcome) -> str:
 
 
 def _growth(outcome: Outcome) -> str:
-    rows: list[tuple[str, ...]] = [("one step against", "", "", "", "")]
-    for axis, points in outcome.growth.items():
-        rows.append((axis, *(f"{value:g}: {seconds:.2f} s" for value, seconds in points)))
-    return _table(rows) if outcome.growth else ""
+    if not outcome.growth:
+        return ""
+    rows = [
+        (axis, *(f"{value:g}: {seconds:.2f} s" for value, seconds in points)) for axis, points in outcome.growth.items()
+    ]
+    longest = max(map(len, rows))
+    padded = [(*row, *[""] * (longest - len(row))) for row in rows]
+    return _table([("one step against", *[""] * (longest - 1)), *padded])
 
 
 def _ratios(outcome: Outcome) -> str:

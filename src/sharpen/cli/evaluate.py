@@ -71,7 +71,8 @@ def add_machine(parser: argparse.ArgumentParser, model: bool = True) -> None:
     add = parser.add_argument_group("machine").add_argument
     if model:
         add("--model", default="base", help="directory or file, size name, or Hugging Face id (default: base)")
-    add("--preset", choices=("exact",), default="exact", help="exact: float32, full padding")
+    add("--preset", choices=("exact", "fast"), default="exact",
+        help="fast: condensed padding, and bfloat16 where the hardware has it (default: exact)")  # fmt: skip
     add("--guard", choices=("on", "off"), default="on",
         help="off: the adapted text is the answer even where it looks broken; rows keep both")  # fmt: skip
     add("--batch-size", type=positive, default=4, metavar="B", help="utterances side by side (default: 4)")
@@ -115,14 +116,20 @@ def the_parts(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
 
 
 def the_run(args: argparse.Namespace, model: str) -> Run:
+    import torch
+
     from sharpen.evaluation.plan import Run
+    from sharpen.speech.presets import PRESETS
 
-    threads = args.threads
-    if threads is None:
-        import torch
-
-        threads = torch.get_num_threads()
-    return Run(model, args.batch_size, threads, args.device, args.preset, args.guard == "on")
+    return Run(
+        model=model,
+        batch_size=args.batch_size,
+        threads=args.threads or torch.get_num_threads(),
+        device=args.device,
+        preset=args.preset,
+        dtype=PRESETS[args.preset].dtype(args.device),
+        guard=args.guard == "on",
+    )
 
 
 def the_engine(args: argparse.Namespace) -> Engine:
@@ -208,10 +215,9 @@ def table(rows: Sequence[Row]) -> str:
     for corpus, lines in results.lines(rows).items():
         columns = results.columns(lines)
         names = results.names(columns)
-        width = max(len(line.label) for line in lines)
-        out.append(
-            f"{corpus}, WER %".ljust(width) + "".join(names[c].rjust(10) for c in columns) + "utterances".rjust(12)
-        )
+        title = f"{corpus}, WER %"
+        width = max(len(title), *(len(line.label) for line in lines))
+        out.append(title.ljust(width) + "".join(names[c].rjust(10) for c in columns) + "utterances".rjust(12))
         for line in lines:
             cells = [_rate(line.cells.get(c, ())) for c in columns]
             out.append(line.label.ljust(width) + "".join(cell.rjust(10) for cell in cells) + f"{line.utterances:12}")

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sharpen.cli.evaluate import add_machine, carry_out, seeds, table, the_run, words
+from sharpen.cli.evaluate import add_machine, carry_out, seeds, the_run, words
 from sharpen.cli.values import DONE, positive
 from sharpen.errors import SharpenError
 
@@ -57,7 +57,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         return DONE
     if args.out is None:
         raise SharpenError("reproduce needs a folder for its rows: --out DIR")
-    from sharpen.evaluation import reproduce
+    from sharpen.evaluation import report, reproduce
     from sharpen.evaluation.plan import plan, settings
 
     recipe = reproduce.RECIPES[args.name]
@@ -68,10 +68,11 @@ def _reproduce(args: argparse.Namespace) -> int:
     chosen = settings(recipe.methods, recipe.samples, recipe.at, args.seeds)
     plans = [plan(parts, chosen, the_run(args, model), args.limit) for model in args.models or recipe.models]
     rows, code = carry_out(plans, args)
-    print(f"{args.name}: {recipe.shows}")
-    print(table(rows))
+    if not rows:
+        return code
+    print(report.as_markdown(report.build(rows)), end="")
     if args.name == "fig-time":
         for G, share in reproduce.saved(rows).items():
             print(f"G {G}: em-tok-b takes {100 * share:.0f} % less time than em-tok (the paper: nearly 35 % at G 16)")
-    print(f"{args.out}: {len(rows)} rows; sharpen report {args.out} sets them beside the paper's", file=sys.stderr)
+    print(f"sharpen: sharpen report {args.out} --html FILE makes a page of it, with the figures", file=sys.stderr)
     return code

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from sharpen.method.adapt import Trace
     from sharpen.speech.decoding import Decoded, Options, Window
     from sharpen.speech.transcribe import Model
-
-# What a name means: the type of the weights, and how the silence behind an utterance is encoded.
-PRESETS: Mapping[str, Mapping[str, Any]] = {"exact": {"dtype": "float32", "padding": "full"}}
 
 # Computes batches: the run, what is to be done, and the keys that are there already.
 Engine = Callable[[Run, Sequence[Batch], Collection[str]], Iterator[list[Row]]]
@@ -66,7 +63,7 @@ def load_model(run: Run, languages: Iterable[str]) -> Model:
     from sharpen.speech.transcribe import load
 
     torch.set_num_threads(run.threads)
-    model = load(run.model, device=run.device, dtype=PRESETS[run.preset]["dtype"])
+    model = load(run.model, device=run.device, dtype=cast(Any, run.dtype))
     for language in sorted(filter(None, languages)):
         model.check(Options(language=language, timestamps=False))
     return model
@@ -147,12 +144,13 @@ def _answers(model: Model, run: Run, batch: Batch, heard: Sequence[tuple[Utteran
 def _options(setting: Setting, run: Run) -> Options:
     """Whisper's own second attempts are off, as in the paper: one answer at temperature 0."""
     from sharpen.speech.decoding import Options
+    from sharpen.speech.presets import PRESETS
 
     return Options(
         adapt=setting.adaptation(),
         decode=METHODS[setting.method].decode,
         beam_size=max(1, setting.samples),
-        padding=PRESETS[run.preset]["padding"],
+        padding=PRESETS[run.preset].padding,
         timestamps=False,
         temperature=(0.0,),
         no_speech_threshold=None,

@@ -69,11 +69,12 @@ class Run:
     threads: int = 1  # of the CPU
     device: str = "cpu"
     preset: str = "exact"
+    dtype: str = "float32"  # what the preset comes to on this device; the same for all workers
     guard: bool = True  # whether its verdict decides which text is the answer; the verdict is kept either way
 
     @property
     def options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("batch_size", "threads", "device", "preset")}
+        return {name: getattr(self, name) for name in ("batch_size", "threads", "device", "preset", "dtype")}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,74 +19,13 @@ from torch import Tensor, nn
 
 from sharpen.method.norms import Affine, Norm, Side
 from sharpen.method.tree import PackedTrees
+from sharpen.models import linears
 from sharpen.models.cache import TreeCache
 from sharpen.models.checkpoint import Checkpoint
-from sharpen.models.packed import PackedMatrix
+from sharpen.models.linears import Layer
+from sharpen.models.packed import PackedLinear
 from sharpen.models.padding import EVERY, condense
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Utterances up to where the first norm stands: the convolutions are behind them."""
-
-    stem: Tensor  # (B, S, d)
-    prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
-    bias: Tensor | None = None  # (B, 1, 1, S) added to the attention logits of each frame; None where padding is full
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    def prompted(self, prompts: Sequence[Sequence[int]]) -> Prepared:
-        """The same utterances with other prompts."""
-        return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
-
-    def select(self, inputs: Sequence[int]) -> Prepared:
-        rows = list(inputs)
-        if rows == list(range(len(self))):
-            return self
-        bias = None if self.bias is None else self.bias[rows]
-        return Prepared(self.stem[rows], tuple(self.prompts[b] for b in rows), bias)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What Whisper computes once per utterance."""
-
-    states: Tensor  # (B, S, d) encoder output
-    cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
-    prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
-    bias: Tensor | None = None  # (B, 1, 1, S) of each frame's attention logits
-
-    def detach(self) -> Encoded:
-        """The same values without their gradient, for searching before scoring."""
-        cross = tuple((k.detach(), v.detach()) for k, v in self.cross)
-        return replace(self, states=self.states.detach(), cross=cross)
-
-    def prompted(self, prompts: Sequence[Sequence[int]]) -> Encoded:
-        """The same utterances with other prompts."""
-        return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
-
-    def select(self, inputs: Sequence[int]) -> Encoded:
-        """Some of the utterances."""
-        rows = list(inputs)
-        if rows == list(range(len(self.prompts))):
-            return self
-        cross = tuple((k[rows], v[rows]) for k, v in self.cross)
-        bias = None if self.bias is None else self.bias[rows]
-        return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows), bias)
-
-
-@dataclass(frozen=True)
-class WhisperState:
-    """A search in progress over B utterances."""
-
-    hidden: Tensor  # (B, n, d) of the frontier's nodes; zeros where padded or ended
-    prompt_hidden: Tensor  # (B, P, d) of every prompt position, for the no-speech and the language probabilities
-    cache: TreeCache
-    cross: tuple[tuple[Tensor, Tensor], ...]  # of the utterances still in the work
-    heard: Tensor | None  # (b, 1, 1, S) of those utterances: what is added to each frame's attention logits
-    positions: Tensor  # (b,) the next node's position
-    rows: Tensor  # (b,) which utterances are still in the work
+from sharpen.models.states import Encoded, Prepared, WhisperState
 
 
 class WhisperPolicy:
@@ -102,10 +41,10 @@ class WhisperPolicy:
         self.max_positions = int(config.max_target_positions)
         self._norms = {norm.name: norm for norm in _list_norms(self.model.model)}
         encoder, decoder = self.model.model.encoder, self.model.model.decoder
-        self._encoder_qkv = [_joined(layer.self_attn, "qkv") for layer in encoder.layers]
-        self._decoder_qkv = [_joined(layer.self_attn, "qkv") for layer in decoder.layers]
-        self._cross_kv = [_joined(layer.encoder_attn, "kv") for layer in decoder.layers]
-        self._project = PackedMatrix(self.vocabulary)
+        self._encoder = [linears.layer(module) for module in encoder.layers]
+        self._scoring = [linears.layer(module) for module in decoder.layers]  # with gradients
+        self._searching = [linears.packed(module) for module in decoder.layers]  # without
+        self._project = PackedLinear(self.vocabulary)
         self._own: Mapping[str, Affine] = {}
         forbidden = torch.zeros(2, config.vocab_size, dtype=torch.bool)  # row 0: later steps, row 1: the first step
         forbidden[:, list(checkpoint.suppress)] = True
@@ -172,18 +111,18 @@ class WhisperPolicy:
 
     def encode(self, prepared: Prepared) -> Encoded:
         """Encoder states and every decoder layer's cross-attention keys and values."""
-        encoder = self.model.model.encoder
         x = prepared.stem
-        for i, layer in enumerate(encoder.layers):
+        for i, layer in enumerate(self._encoder):
             name = f"encoder.layers.{i}"
             y = self._norm(f"{name}.self_attn_layer_norm", x)
-            q, k, v = _split(y, self._encoder_qkv[i], self.encoder_heads)
-            x = x + layer.self_attn.out_proj(_attend(q, k, v, prepared.bias))
-            x = x + _mlp(layer, self._norm(f"{name}.final_layer_norm", x))
+            q, k, v = _heads(layer.attention.qkv(y), 3, self.encoder_heads)
+            x = x + layer.attention.out(_attend(q, k, v, prepared.bias))
+            x = x + layer.mlp(self._norm(f"{name}.final_layer_norm", x))
         states = self._norm("encoder.layer_norm", x)
         cross = []
-        for joined in self._cross_kv:
-            k, v = _split(states, joined, self.heads)
+        for layer in self._scoring:
+            assert layer.cross is not None
+            k, v = _heads(layer.cross.kv(states), 2, self.heads)
             cross.append((k, v))
         return Encoded(states, tuple(cross), prepared.prompts, prepared.bias)
 
@@ -246,8 +185,8 @@ class WhisperPolicy:
         rows = torch.arange(B, device=self.device)
         decoder = self.model.model.decoder
         x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
-        for i in range(len(decoder.layers)):
-            x = self._decoder_layer(i, x, bias, encoded.cross[i], encoded.bias, rows, None)
+        for i, layer in enumerate(self._scoring):
+            x = self._decoder_layer(i, layer, x, bias, encoded.cross[i], encoded.bias, rows, None)
         return self._norm("decoder.layer_norm", x[:, P:], rows)
 
     def project(self, hidden: Tensor) -> Tensor:
@@ -278,13 +217,14 @@ class WhisperPolicy:
         decoder = self.model.model.decoder
         x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
         bias = _additive(cache.visible[:, :, : cache.used], self.dtype)
-        for i in range(len(decoder.layers)):
-            x = self._decoder_layer(i, x, bias, cross[i], heard, rows, cache)
+        for i, layer in enumerate(self._searching):
+            x = self._decoder_layer(i, layer, x, bias, cross[i], heard, rows, cache)
         return self._norm("decoder.layer_norm", x, rows)
 
     def _decoder_layer(
         self,
         i: int,
+        layer: Layer,
         x: Tensor,  # (b, n, d)
         bias: Tensor,  # (b, 1, n, m): which nodes a node sees
         cross: tuple[Tensor, Tensor],
@@ -292,16 +232,17 @@ class WhisperPolicy:
         rows: Tensor,
         cache: TreeCache | None,
     ) -> Tensor:
-        layer, name = self.model.model.decoder.layers[i], f"decoder.layers.{i}"
+        name = f"decoder.layers.{i}"
+        assert layer.cross is not None
         y = self._norm(f"{name}.self_attn_layer_norm", x, rows)
-        q, k, v = _split(y, self._decoder_qkv[i], self.heads)
+        q, k, v = _heads(layer.attention.qkv(y), 3, self.heads)
         if cache is not None:
             k, v = cache.write(i, k, v)
-        x = x + layer.self_attn.out_proj(_attend(q, k, v, bias))
+        x = x + layer.attention.out(_attend(q, k, v, bias))
         y = self._norm(f"{name}.encoder_attn_layer_norm", x, rows)
-        q = _heads(layer.encoder_attn.q_proj(y), self.heads)
-        x = x + layer.encoder_attn.out_proj(_attend(q, *cross, heard))
-        return x + _mlp(layer, self._norm(f"{name}.final_layer_norm", x, rows))
+        (q,) = _heads(layer.cross.query(y), 1, self.heads)
+        x = x + layer.cross.out(_attend(q, *cross, heard))
+        return x + layer.mlp(self._norm(f"{name}.final_layer_norm", x, rows))
 
     def _norm(self, name: str, x: Tensor, rows: Tensor | None = None) -> Tensor:
         return self._norms[name].apply(x, self._own.get(name), rows)
@@ -315,23 +256,10 @@ def _list_norms(model: Any) -> Iterator[Norm]:
                 yield Norm(name, side, "layer", module.eps, module.weight, module.bias)
 
 
-def _joined(attention: Any, parts: str) -> tuple[Tensor, Tensor]:
-    """Some of an attention's projections as one matrix and one bias, so that one product makes them all."""
-    modules = [getattr(attention, f"{part}_proj") for part in parts]
-    biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in modules]
-    return torch.cat([m.weight.detach() for m in modules]), torch.cat([bias.detach() for bias in biases])
-
-
-def _split(x: Tensor, joined: tuple[Tensor, Tensor], heads: int) -> tuple[Tensor, ...]:
-    """What joined projections make of x (B, n, d), each (B, heads, n, d/heads)."""
-    B, n, d = x.shape
-    parts = F.linear(x, *joined).view(B, n, -1, heads, d // heads)
-    return tuple(part.transpose(1, 2) for part in parts.unbind(2))
-
-
-def _heads(x: Tensor, heads: int) -> Tensor:
-    B, n, d = x.shape
-    return x.view(B, n, heads, d // heads).transpose(1, 2)  # (B, heads, n, d/heads)
+def _heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """Joined projections (B, n, parts * d) as so many tensors (B, heads, n, d/heads)."""
+    B, n, _ = x.shape
+    return tuple(part.transpose(1, 2) for part in x.view(B, n, parts, heads, -1).unbind(2))
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -339,10 +267,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tens
         bias = bias.expand(-1, -1, q.shape[2], -1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     return out.transpose(1, 2).flatten(2)  # (B, n, d)
-
-
-def _mlp(layer: Any, x: Tensor) -> Tensor:
-    return layer.fc2(F.gelu(layer.fc1(x)))  # type: ignore[no-any-return]
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -16,9 +16,10 @@ from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.languages import language_code
+from sharpen.models.states import Encoded, Prepared
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
-from sharpen.models.whisper import Encoded, Prepared, WhisperPolicy
+from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
 from sharpen.speech.presets import Padding
 
