@@ -44,10 +44,12 @@ def main() -> int:
     run_parser.add_argument("--method", choices=METHODS, required=True)
     run_parser.add_argument("--every", type=int, default=1, help="every n-th utterance")
     run_parser.add_argument("--snr", type=float, default=10.0)
+    run_parser.add_argument("--padding", choices=("full", "condensed"), default="full")
     run_parser.add_argument("--out", type=Path, required=True)
     run_parser.set_defaults(run=run)
     table_parser = commands.add_parser("table")
     table_parser.add_argument("rows", type=Path)
+    table_parser.add_argument("--against", type=Path, help="compare each method with itself in this file, not source")
     table_parser.set_defaults(run=table)
     args = parser.parse_args()
     return args.run(args)
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             samples = mix(samples, gaussian(len(samples), row["id"]), args.snr)
             result = {"id": row["id"], "speaker": row.get("speaker"), "method": args.method, "snr": args.snr}
             result |= {"reference": row["text"], "duration": row["duration"]}
-            result |= transcribe(policy, samples, row["id"], args.method)
+            result |= {"padding": args.padding} | transcribe(policy, samples, row["id"], args.method, args.padding)
             out.write(json.dumps(result) + "\n")
             out.flush()
             total += word_errors(NORMALISE(row["text"]), NORMALISE(result["text"]))
@@ -75,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def transcribe(policy: WhisperPolicy, samples: np.ndarray, name: str, method: str) -> dict:
+def transcribe(policy: WhisperPolicy, samples: np.ndarray, name: str, method: str, padding: str) -> dict:
     checkpoint, t = policy.checkpoint, policy.checkpoint.tokenizer
     prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
-    prepared = policy.prepare(log_mel([samples], checkpoint.mel), [prompt])
+    speech = [-(-len(samples) // checkpoint.mel.hop_length)] if padding == "condensed" else None
+    prepared = policy.prepare(log_mel([samples], checkpoint.mel), [prompt], speech)
     limits = [default_limit(len(samples) / 16000)]
     start = time.perf_counter()
     episode = adapt(policy, prepared, Adaptation(method=method), ids=[name], limits=limits)
@@ -118,16 +121,19 @@ def read_rows(path: Path) -> list[dict]:
 
 def table(args: argparse.Namespace) -> int:
     rows = read_rows(args.rows)
-    errors = {(r["id"], r["method"]): word_errors(NORMALISE(r["reference"]), NORMALISE(r["text"])) for r in rows}
+    errors = count(rows)
+    others = count(read_rows(args.against)) if args.against else errors
+    what = f"in {args.against.name}" if args.against else "source"
     print(f"normaliser {NORMALISE.label}; intervals: 95 %, bootstrap over utterances, 10,000 draws\n")
-    print("| method | utterances | WER % | source WER % | difference | helped / hurt / same | entropy fell | s each |")
+    print(f"| method | utterances | WER % | {what} WER % | difference | helped / hurt / same | entropy fell | s each |")
     print("|---|---|---|---|---|---|---|---|")
     for method in METHODS:
-        mine = [r for r in rows if r["method"] == method]
+        other = method if args.against else "source"
+        mine = [r for r in rows if r["method"] == method and (r["id"], other) in others]
         if not mine:
             continue
         ours = [errors[r["id"], method] for r in mine]
-        source = [errors[r["id"], "source"] for r in mine]
+        source = [others[r["id"], other] for r in mine]
         low, high = paired_interval(ours, source)
         wer, base = sum(ours, ErrorCounts()).rate, sum(source, ErrorCounts()).rate
         helped = sum(a.errors < b.errors for a, b in zip(ours, source, strict=True))
@@ -140,6 +146,11 @@ def table(args: argparse.Namespace) -> int:
             f"{np.mean([r['seconds'] for r in mine]):.1f} |"
         )
     return 0
+
+
+def count(rows: list[dict]) -> dict[tuple[str, str], ErrorCounts]:
+    """Word errors by utterance and method."""
+    return {(r["id"], r["method"]): word_errors(NORMALISE(r["reference"]), NORMALISE(r["text"])) for r in rows}
 
 
 def paired_interval(ours: list[ErrorCounts], source: list[ErrorCounts]) -> tuple[float, float]:

@@ -14,12 +14,18 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (sharpen .+?)(?:  #.*)?$", README, flags=re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """A scratch folder that looks like a clone; commands run there one after the other, as a reader would."""
+    folder = tmp_path_factory.mktemp("clone")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A scratch folder that looks like a clone."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def here(clone, monkeypatch):
+    monkeypatch.chdir(clone)
+    return clone
 
 
 def test_there_are_commands_to_run():
