@@ -23,7 +23,7 @@ def log_mel(samples: np.ndarray | Sequence[np.ndarray], mel: MelSettings) -> tor
     if not isinstance(samples, np.ndarray):
         return torch.stack([log_mel(window, mel) for window in samples])  # (B, n_mels, frames)
     n = mel.seconds * mel.sampling_rate
-    x = torch.from_numpy(np.ascontiguousarray(samples[:n], dtype=np.float32))
+    x = torch.tensor(samples[:n], dtype=torch.float32)
     x = F.pad(x, (0, n - len(x)))  # (n,)
     spectrum = torch.stft(x, mel.n_fft, mel.hop_length, window=_window(mel.n_fft), return_complex=True)
     power = spectrum[:, :-1].abs() ** 2  # (n_fft/2 + 1, frames)
@@ -42,7 +42,7 @@ def mel_filters(n_mels: int, n_fft: int, sampling_rate: int) -> torch.Tensor:
     rise = (bins - low) / (centre - low)  # (n_mels, bins)
     fall = (high - bins) / (high - centre)
     triangles = np.maximum(0.0, np.minimum(rise, fall)) * 2.0 / (high - low)
-    return torch.from_numpy(triangles.astype(np.float32))
+    return torch.tensor(triangles, dtype=torch.float32)  # torch's own memory: products round by how it is aligned
 
 
 def _mels(hertz: float) -> float:
