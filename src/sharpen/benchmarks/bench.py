@@ -77,6 +77,7 @@ class Outcome:
         default_factory=dict
     )  # case -> loss, gradient against reference
     growth: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # axis -> (value, seconds of a step)
+    notes: list[str] = field(default_factory=list)  # what could not be run
 
     def find(self, engine: str, method: str, samples: int, batch: int = 1, model: str = "") -> Line | None:
         want, model = Case(engine, method, samples, batch), model or self.model
@@ -124,6 +125,7 @@ class Outcome:
             "memory_bytes": self.memory,
             "difference_from_reference": {k: {"loss": a, "gradient": b} for k, (a, b) in self.differences.items()},
             "growth": self.growth,
+            "notes": self.notes,
         }
 
 
@@ -140,7 +142,7 @@ def run(plan: Plan, clips: Sequence[Clip], what: str, say: Say) -> Outcome:
                 main = model == first and G in (1, MAIN[1])
                 some = clips[: plan.clips if main else 2]
                 outcome.differences[f"{model} {method} G={G}"] = bench.check_equal(clips[0], method, min(G, 16))
-                outcome.lines += _lines(bench, model, method, G, some, plan, outcome.machine, say)
+                outcome.lines += _lines(bench, model, method, G, some, plan, outcome, say)
     say(f"memory at G = {WIDE}")
     longest = max(clips, key=lambda clip: clip.seconds)
     for engine in ("exact", "reference"):
@@ -151,7 +153,7 @@ def run(plan: Plan, clips: Sequence[Clip], what: str, say: Say) -> Outcome:
 
 
 def _lines(
-    bench: Bench, model: str, method: str, G: int, clips: Sequence[Clip], plan: Plan, machine: Machine, say: Say
+    bench: Bench, model: str, method: str, G: int, clips: Sequence[Clip], plan: Plan, outcome: Outcome, say: Say
 ) -> list[Line]:
     """Every engine on the same utterances in turn."""
     alone = [Case(engine, method, G) for engine in ("reference", "exact", "fast")]
@@ -159,14 +161,21 @@ def _lines(
     for i, clip in enumerate(clips):
         for case in alone:
             say(f"{model} {method} G={G}: {case.engine}, utterance {i + 1} of {len(clips)}")
-            timings[case] += bench.time(case, [clip], plan.steps, seed=i)
+            try:
+                timings[case] += bench.time(case, [clip], plan.steps, seed=i)
+            except (MemoryError, RuntimeError) as error:
+                if "memory" not in str(error).lower():
+                    raise
+                outcome.notes.append(f"{model} {method} G={G}: {case.engine} ran out of memory on utterance {i + 1}")
     if len(clips) >= 4:
         for engine in ("exact", "fast"):
             case = Case(engine, method, G, batch=4)
             say(f"{model} {method} G={G}: {engine}, batches of 4")
             timings[case] = bench.time(case, clips[: len(clips) // 4 * 4], plan.steps)
     audio = sum(clip.seconds for clip in clips) / len(clips)
-    return [_line(bench, model, case, found, audio, machine) for case, found in timings.items()]
+    least = {case: len(clips) // case.batch * case.batch for case in timings}  # no mean over some of the utterances
+    whole = {case: found for case, found in timings.items() if found and len(found) >= least[case]}
+    return [_line(bench, model, case, found, audio, outcome.machine) for case, found in whole.items()]
 
 
 def _line(bench: Bench, model: str, case: Case, timings: list[Timing], audio: float, machine: Machine) -> Line:

@@ -28,7 +28,8 @@ def as_text(outcome: Outcome) -> str:
         f"memory {m.bandwidth / 1e9:.0f} GB/s.\n"
         "Seconds of an episode of 10 steps for a mean utterance; x = times faster than the reference."
     )
-    parts = [head, _cases(outcome), _limits(outcome), _memory(outcome), _growth(outcome), _ratios(outcome)]
+    notes = "\n".join(outcome.notes)
+    parts = [head, _cases(outcome), notes, _limits(outcome), _memory(outcome), _growth(outcome), _ratios(outcome)]
     return "\n\n".join(part for part in parts if part)
 
 
