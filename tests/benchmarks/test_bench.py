@@ -13,6 +13,7 @@ from models.writers import small_model, write_openai
 from sharpen.benchmarks.bench import Axes, Line, Outcome, Plan, run
 from sharpen.benchmarks.episodes import Bench, Case, Clip, Timing, read_clips
 from sharpen.benchmarks.machine import STAGES, Machine, Work, limit
+from sharpen.benchmarks.memory import peak
 from sharpen.benchmarks.tables import as_text, plot
 from sharpen.errors import SharpenError
 
@@ -112,6 +113,15 @@ def test_a_run_from_end_to_end(tmp_path):
     assert heard
     plot(outcome, tmp_path / "bench.png")
     assert (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+def test_memory_is_the_process_own(tmp_path):
+    """A parent that holds much does not count."""
+    path = str(write_openai(small_model(), tmp_path / "small.pt"))
+    ballast = np.ones(1 << 28, dtype=np.float64)  # 2 GB
+    found = peak(path, Case("exact", "greedy-em", 1), CLIPS[0])
+    assert isinstance(found, int)
+    assert 100 << 20 < found < ballast.nbytes
 
 
 def test_clips_are_the_examples_or_noisy_speech(data):
