@@ -24,7 +24,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     args = parser.parse_args()
-    rows = [row for row in read(args.folders) if row.steps and not row.failed]
+    found = {(row.corpus, row.domain, row.options.get("snr"), row.id, row.method): row
+             for row in reversed(read(args.folders)) if row.steps and not row.failed}  # fmt: skip
+    rows = list(found.values())  # of an utterance that was run at two batch sizes, the first
     pairs = [(row, errors(row, row.source_text), errors(row, row.adapted_text)) for row in rows]
     off = sum((adapted for _, _, adapted in pairs), ErrorCounts())
     source = sum((before for _, before, _ in pairs), ErrorCounts())

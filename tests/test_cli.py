@@ -156,7 +156,11 @@ def test_interrupted_keeps_what_is_finished(tmp_path, wav):
     (tmp_path / "out" / "long.txt").write_text("an earlier transcript\n")
     arguments = ["transcribe", CLIPS[0], long, *TINY, "-o", tmp_path / "out", "-f", "txt"]
     process = subprocess.Popen(
-        [*SHARPEN, *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*SHARPEN, *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     finished = tmp_path / "out" / f"{CLIPS[0].stem}.txt"
     deadline = time.monotonic() + 120

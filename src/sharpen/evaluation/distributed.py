@@ -102,7 +102,7 @@ def _spread(
         yield [row for row in rows if row.key not in done]
         if actor is not None:
             give(actor)
-        elif not working:
+        elif not working and next(waiting, None) is not None:  # an idle worker would have taken it
             raise SharpenError(f"all workers died; the last one said: {rows[0].failed}. Run the same command to go on")
 
 
