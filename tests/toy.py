@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sharpen.method.enumerable import EOS, Encoded, EnumerablePolicy
+from sharpen.method.tree import HypothesisTree
 
 
 class ToyPolicy(EnumerablePolicy):
@@ -33,6 +36,19 @@ class ToyPolicy(EnumerablePolicy):
         own = self._own.get(name)
         weight, bias = (norm.weight, norm.bias) if own is None else (own.weight[0], own.bias[0])
         return F.layer_norm(x, x.shape, weight, bias, norm.eps)
+
+    def noted(self, tree: HypothesisTree, b: int) -> HypothesisTree:
+        """A tree of given outputs with the values that a search would have noted."""
+        hidden = [self.start(b)]
+        for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
+            hidden.append(self.next(hidden[parent], token))
+        log_pi = [self.distribution(h, depth) for h, depth in zip(hidden, tree.depths, strict=True)]
+        tree.entropies = [-sum(p * p.log() for p in lp.exp() if p > 0).item() for lp in log_pi]
+        tree.hypotheses = [
+            replace(y, logprobs=tuple(log_pi[n][t].item() for n, t in zip(y.nodes, y.tokens, strict=True)))
+            for y in tree.hypotheses
+        ]
+        return tree
 
     def log_probabilities(self, b: int, limit: int) -> dict[tuple[int, ...], Tensor]:
         """Every output of at most `limit` tokens with its log-probability, differentiable."""

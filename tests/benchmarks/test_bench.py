@@ -67,11 +67,14 @@ def test_the_limit_is_its_arithmetic():
     linear, attention, cross = 100 * 2 * (4 * 16 + 2 * 64), 4 * 100 * 100 * 4, 100 * 4 * 16
     assert found["encode"] == linear + attention + cross
     node = 2 * (6 * 16 + 2 * 64) + 4 * 100 * 4
-    assert found["score"] == 7 * (node + 3 * 2 * 10 * 4)
+    assert found["score"] == 7 * node
+    assert found["backward"] == linear + cross + 2.5 * attention + 7 * (node + 1.5 * 4 * 100 * 4 + 2 * 10 * 4)
     assert found["search"] == 9 * (node + 2 * 10 * 4)
     streamed = limit(Machine(float("inf"), 1.0, 1), config, work)
     assert streamed["search"] == 3 * (4 * (6 * 16 + 2 * 64 + 10 * 4) + 4 * 2 * 100 * 4)
     assert streamed["encode"] == 0
+    shared = limit(Machine(float("inf"), 1.0, 1), config, work, batch=4)  # the weights once for four, not what is heard
+    assert shared["search"] == 3 * ((6 * 16 + 2 * 64 + 10 * 4) + 4 * 2 * 100 * 4)
 
 
 def test_ratios_are_of_the_lines_that_were_run():
@@ -101,7 +104,7 @@ def test_a_run_from_end_to_end(tmp_path):
     """A small random model through every case, table and picture."""
     path = str(write_openai(small_model(), tmp_path / "small.pt"))
     axes = Axes(samples=(1, 4), tokens=(2, 4), utterances=(1, 2), seconds=(0.5, 1.0))
-    plan = Plan(models=(path,), samples=(16,), clips=4, steps=1, growth=axes)
+    plan = Plan(models=(path,), samples=(16,), clips=2, steps=1, growth=axes)
     heard: list[str] = []
     outcome = run(plan, CLIPS, "four clips of noise", heard.append)
     assert all(value is not None and value > 0 for value in outcome.ratios().values())

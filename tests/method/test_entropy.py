@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sharpen.method import entropy as room
-from sharpen.method.entropy import entropy, node_entropies_and_edge_logprobs
+from sharpen.method.entropy import entropy, head_gradient, node_entropies_and_edge_logprobs
 
 M, V, D = 7, 23, 5
 
@@ -56,6 +56,20 @@ def test_fused_head_equals_the_plain_one(case, dtype):
         for values, leaf in ((fused, ours), (expected, theirs))
     ]
     assert torch.allclose(*gradients, atol=1e-4)
+
+
+@pytest.mark.parametrize("at_once", [1, 3 * V, 1 << 22])
+def test_the_closed_form_is_the_gradient_of_the_plain_head(case, at_once, monkeypatch):
+    monkeypatch.setattr(room, "LOGITS_AT_ONCE", at_once)
+    hidden, weight, forbidden, mask, edge_node, edge_token = case
+    g = torch.Generator().manual_seed(1)
+    c, a = (torch.randn(n, generator=g, dtype=torch.float64) for n in (M, len(edge_node)))
+    entropies, logprobs = plain(hidden.requires_grad_(), *case[1:])
+    (expected,) = torch.autograd.grad(c @ entropies + a @ logprobs, hidden)
+    log_pi = (hidden.detach() @ weight.T).masked_fill(forbidden[mask], -torch.inf).log_softmax(-1)
+    for rounding in (0.0, 1e-4):  # a softmax whose sum is off by that much is put right
+        found = head_gradient(lambda rows, r=rounding: log_pi[rows] + r, weight, c, a, edge_node, edge_token)
+        assert torch.allclose(found, expected, atol=1e-12)
 
 
 def test_fused_head_in_half_precision_returns_float32(case):

@@ -12,14 +12,14 @@ from toy import ToyPolicy
 
 from sharpen.errors import SharpenError
 from sharpen.method import search, theory
-from sharpen.method.adapt import Adaptation, adapt, gather, loss
-from sharpen.method.entropy import node_entropies_and_edge_logprobs
+from sharpen.method.adapt import Adaptation, adapt
 from sharpen.method.enumerable import EOS, EnumerablePolicy
+from sharpen.method.gradient import charge, gather, score
 from sharpen.method.norms import affine, initial
 from sharpen.method.objectives import METHODS, em_seq, em_tok, em_tok_togo, ent_tok, pg_tok
 from sharpen.method.policy import generator
 from sharpen.method.theory import UNBIASED, WITHOUT_EOS, Enumeration, Row
-from sharpen.method.tree import HypothesisTree, edges, pack
+from sharpen.method.tree import HypothesisTree
 
 EXACT = ["em-seq", "em-tok", "em-tok-togo"]
 OBJECTIVES = [em_seq, em_tok, em_tok_togo, ent_tok, pg_tok]
@@ -47,17 +47,12 @@ def table(rows):
 
 
 def production_gradient(policy, outputs, objective, normalise):
-    """The way of an episode: a tree of these hypotheses alone, one scoring pass, the loss, autograd."""
+    """The way of an episode: a tree of these hypotheses alone, what they are charged, one scoring pass, autograd."""
     theta = initial(policy.norms(), 1).requires_grad_()
     view = policy.adapted(affine(policy.norms(), theta))
-    trees = [HypothesisTree.of(outputs, EOS)]
-    packed, paths = pack(trees), edges(trees)
-    hidden = view.score(view.encode(policy.inputs.select([0])), packed)[packed.valid]
-    mask = view.mask(packed.depths[packed.valid])
-    values = node_entropies_and_edge_logprobs(hidden, view.vocabulary, view.forbidden, mask, paths.node, paths.token)
-    (group,) = gather(paths, *values)
-    (gradient,) = torch.autograd.grad(loss(paths, 0, group, objective, normalise, *values), theta)
-    return gradient[0]
+    trees = [policy.noted(HypothesisTree.of(outputs, EOS), 0)]
+    scored = score(view, view.encode(policy.inputs.select([0])), trees, theta.device)
+    return scored.gradient(view, charge(trees, objective, normalise), theta)[0]
 
 
 def test_enumeration_is_the_definition(policy, everything):
@@ -75,7 +70,7 @@ def test_enumeration_is_the_definition(policy, everything):
 
 def test_both_estimators_of_the_entropy_are_unbiased(everything):
     p, H = everything.p, -(everything.p * everything.p.log()).sum().item()
-    (group,) = gather(everything.paths, everything.entropies, everything.logprobs)
+    (group,) = gather(everything.paths, everything.entropies.numpy(), everything.logprobs.numpy())
     assert float(p.numpy() @ group.H_seq) == pytest.approx(H, abs=1e-12)
     assert float(p.numpy() @ group.H_tok) == pytest.approx(H, abs=1e-12)
 

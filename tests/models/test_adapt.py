@@ -12,13 +12,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from sharpen.errors import SharpenError
 from sharpen.method import adapt as room
-from sharpen.method.adapt import Adaptation, adapt, gather, loss
-from sharpen.method.entropy import entropy, node_entropies_and_edge_logprobs
+from sharpen.method.adapt import Adaptation, adapt
+from sharpen.method.entropy import entropy
+from sharpen.method.gradient import charge, score
 from sharpen.method.norms import affine, choose, initial
 from sharpen.method.objectives import METHODS, Method, em_tok
 from sharpen.method.policy import generator
 from sharpen.method.search import beam, greedy, sample
-from sharpen.method.tree import edges, pack
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
 
@@ -48,17 +48,13 @@ def run(policy, prepared, rows=(0, 1, 2), **settings):
 
 
 def tree_gradient(policy, prepared, trees, objective=em_tok, normalise="tokens"):
-    """The production path: packed trees, fused head, one backward."""
+    """The production path: searched trees, what they are charged, one scoring pass, the head in closed form."""
     chosen = choose(policy.norms(), "encoder+decoder")
     theta = initial(chosen, len(trees)).requires_grad_()
     view = policy.adapted(affine(chosen, theta))
-    packed, paths = pack(trees), edges(trees)
-    hidden = view.score(view.encode(prepared), packed)[packed.valid]
-    mask = view.mask(packed.depths[packed.valid])
-    values = node_entropies_and_edge_logprobs(hidden, view.vocabulary, view.forbidden, mask, paths.node, paths.token)
-    losses = [loss(paths, b, group, objective, normalise, *values) for b, group in enumerate(gather(paths, *values))]
-    (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), theta)
-    return torch.stack(losses).detach(), gradient
+    charged = charge(trees, objective, normalise)
+    gradient = score(view, view.encode(prepared), trees, theta.device).gradient(view, charged, theta)
+    return torch.tensor(charged.losses, dtype=torch.float64), gradient
 
 
 def padded_gradient(policy, prepared, tree):
@@ -102,7 +98,13 @@ def test_tree_gradient_equals_padded_rows_on_real_whisper(base):
     prepared = policy.prepare(log_mel(utterances(1), base.mel), [prompt])
     with torch.no_grad():
         encoded = policy.encode(prepared)
-        found = beam(policy, encoded, [30], 6) + sample(policy, encoded, [20], 6, [generator(0, "x")])
+        found = [
+            tree
+            for keep in (0, 1 << 26)
+            for tree in beam(policy, encoded, [30], 6, entropies=True, keep=keep)
+            + sample(policy, encoded, [20], 6, [generator(0, "x")], entropies=True, keep=keep)
+        ]
+    assert [tree.log_pi is None for tree in found] == [True, True, False, False]
     for tree in found:
         value, gradient = tree_gradient(policy, prepared, [tree])
         expected, reference = padded_gradient(policy, prepared, tree)
@@ -115,7 +117,7 @@ def test_tree_gradient_equals_padded_rows_in_float64(small):
     for b in range(3):
         one = prepared.select([b])
         with torch.no_grad():
-            (tree,) = sample(policy, policy.encode(one), [8], 8, [generator(1, str(b))])
+            (tree,) = sample(policy, policy.encode(one), [8], 8, [generator(1, str(b))], entropies=True)
         value, gradient = tree_gradient(policy, one, [tree])
         expected, reference = padded_gradient(policy, one, tree)
         assert value[0] == pytest.approx(float(expected), abs=1e-6)  # the stock attention mask is float32
@@ -328,13 +330,40 @@ def test_first_step_on_real_whisper_is_the_same_in_a_batch(base):
     prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
     prepared = policy.prepare(log_mel(utterances(3), base.mel), [prompt] * 3)
     with torch.no_grad():
-        together = beam(policy, policy.encode(prepared), [40] * 3, 4)
+        together = beam(policy, policy.encode(prepared), [40] * 3, 4, entropies=True, keep=1 << 26)
     _, gradients = tree_gradient(policy, prepared, together)
     for b in range(3):
         one = prepared.select([b])
         with torch.no_grad():
-            (alone,) = beam(policy, policy.encode(one), [40], 4)
+            (alone,) = beam(policy, policy.encode(one), [40], 4, entropies=True)
         assert [y.tokens for y in alone.hypotheses] == [y.tokens for y in together[b].hypotheses]
         _, gradient = tree_gradient(policy, one, [alone])
         assert (gradients[b] - gradient[0]).norm() < 1e-4 * gradient.norm()
         assert np.isfinite(gradient.numpy()).all()
+
+
+@pytest.mark.parametrize("find", [greedy, beam, sample])
+def test_kept_distributions_give_the_gradient_that_projecting_again_gives(small, find):
+    policy, prepared = small
+    more = {greedy: [], beam: [5], sample: [5, [generator(3, name) for name in IDS]]}[find]
+    gradients = []
+    for keep in (0, 1 << 30):
+        if find is sample:
+            more[1] = [generator(3, name) for name in IDS]
+        with torch.no_grad():
+            trees = find(policy, policy.encode(prepared), LIMITS, *more, entropies=True, keep=keep)
+        assert all((tree.log_pi is None) == (keep == 0) for tree in trees)
+        gradients.append(tree_gradient(policy, prepared, trees)[1])
+        assert all(tree.log_pi is None for tree in trees)  # a trace must not hold them
+    assert (gradients[0] - gradients[1]).norm() < 1e-10 * gradients[0].norm()
+
+
+def test_no_distribution_is_kept_beyond_the_room_for_them(small):
+    policy, prepared = small
+    with torch.no_grad():
+        encoded = policy.encode(prepared)
+        V = len(policy.vocabulary)
+        trees = beam(policy, encoded, LIMITS, 4, keep=3 * V + 5 * 3 * V)  # the roots and a level, not the next one
+        few = beam(policy, encoded, [1, 1, 1], 4, keep=3 * V)
+    assert all(tree.log_pi is None for tree in trees)
+    assert all(len(tree.log_pi) == len(tree) == 1 for tree in few)

@@ -6,8 +6,9 @@ times the mean of the steps that were run, and the final decode.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sharpen.models.weights import load_checkpoint
 
 METHODS = ("greedy-em", "em-tok", "em-tok-b")
 MAIN = ("em-tok", 16)  # the method and G of most ratios
+BATCH = 4  # utterances side by side, where several are
 WIDE = 64  # G at which memory is compared
 Say = Callable[[str], None]
 
@@ -57,7 +59,7 @@ class Line:
     clips: int
     audio: float  # seconds of audio of a mean utterance
     stages: dict[str, float]  # seconds of an episode
-    limits: dict[str, float] | None  # what the machine allows, where it was worked out
+    limits: dict[str, float] | None  # what the machine allows; not worked out for the reference
 
     @property
     def seconds(self) -> float:
@@ -91,7 +93,7 @@ class Outcome:
         limits = exact.limits if exact else None
         return {
             "exact_vs_reference": _over(reference, exact),
-            "batch4_vs_reference": _over(reference, self.find("exact", *MAIN, batch=4)),
+            "batch4_vs_reference": _over(reference, self.find("exact", *MAIN, batch=BATCH)),
             "fast_vs_reference": _over(reference, self.find("fast", *MAIN)),
             "em_tok_vs_greedy_em": _over(exact, self.find("exact", "greedy-em", 1)),
             "memory_vs_reference": both[0] / both[1] if len(both) == 2 else None,
@@ -167,14 +169,14 @@ def _lines(
                 if "memory" not in str(error).lower():
                     raise
                 outcome.notes.append(f"{model} {method} G={G}: {case.engine} ran out of memory on utterance {i + 1}")
-    if len(clips) >= 4:
-        for engine in ("exact", "fast"):
-            case = Case(engine, method, G, batch=4)
-            say(f"{model} {method} G={G}: {engine}, batches of 4")
-            timings[case] = bench.time(case, clips[: len(clips) // 4 * 4], plan.steps)
+    rounds = math.lcm(len(clips), BATCH) // len(clips)  # full batches, in which each utterance comes equally often
+    for engine in ("exact", "fast") if G in (1, MAIN[1]) else ():
+        case = Case(engine, method, G, BATCH)
+        say(f"{model} {method} G={G}: {engine}, batches of {BATCH}")
+        again = [replace(clip, id=f"{clip.id} {i}") for i in range(rounds) for clip in clips]
+        timings[case] = bench.time(case, again, plan.steps)
     audio = sum(clip.seconds for clip in clips) / len(clips)
-    least = {case: len(clips) // case.batch * case.batch for case in timings}  # no mean over some of the utterances
-    whole = {case: found for case, found in timings.items() if found and len(found) >= least[case]}
+    whole = {case: found for case, found in timings.items() if len(found) >= len(clips)}  # no mean over some of them
     return [_line(bench, model, case, found, audio, outcome.machine) for case, found in whole.items()]
 
 
@@ -182,11 +184,10 @@ def _line(bench: Bench, model: str, case: Case, timings: list[Timing], audio: fl
     n = len(timings)
     episodes = [timing.episode() for timing in timings]
     stages = {stage: sum(e[stage] for e in episodes) / n for stage in STAGES}
-    limits = None
-    if case.engine == "exact" and case.batch == 1:
-        steps = {"stem": 1, "decode": 1}
-        found = [limit(machine, bench.checkpoint.model.config, t.work) for t in timings if t.work is not None]
-        limits = {s: sum(f[s] for f in found) / n * steps.get(s, 10) for s in STAGES}
+    steps = {"stem": 1, "decode": 1}
+    config = bench.checkpoint.model.config
+    found = [limit(machine, config, t.work, case.batch) for t in timings if t.work is not None]
+    limits = {s: sum(f[s] for f in found) / n * steps.get(s, 10) for s in STAGES} if found else None
     return Line(model, case, n, audio, stages, limits)
 
 

@@ -15,13 +15,12 @@ from sharpen.benchmarks.machine import STAGES, Work
 from sharpen.benchmarks.reference import Reference
 from sharpen.errors import SharpenError
 from sharpen.method import norms as norm_room
-from sharpen.method.adapt import Adaptation, Episode, adapt, gather
-from sharpen.method.adapt import loss as loss_of
-from sharpen.method.entropy import node_entropies_and_edge_logprobs
+from sharpen.method.adapt import Adaptation, Episode, adapt
+from sharpen.method.gradient import charge, score
 from sharpen.method.objectives import METHODS
 from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
-from sharpen.method.tree import HypothesisTree, edges, pack
+from sharpen.method.tree import HypothesisTree
 from sharpen.models.checkpoint import Checkpoint
 from sharpen.models.states import Prepared
 from sharpen.models.whisper import WhisperPolicy
@@ -163,15 +162,8 @@ class Bench:
         assert objective is not None
         theta = norm_room.initial(norms, 1).requires_grad_()
         view = self.policy.adapted(norm_room.affine(norms, theta))
-        packed, paths = pack([tree], theta.device), edges([tree], theta.device)
-        hidden = view.score(view.encode(prepared), packed)[packed.valid]
-        mask = view.mask(packed.depths[packed.valid])
-        values = node_entropies_and_edge_logprobs(
-            hidden, view.vocabulary, view.forbidden, mask, paths.node, paths.token, view.project
-        )
-        (group,) = gather(paths, *values)
-        (gradient,) = torch.autograd.grad(loss_of(paths, 0, group, objective, "tokens", *values), theta)
-        return gradient[0]
+        scored = score(view, view.encode(prepared), [tree], theta.device)
+        return scored.gradient(view, charge([tree], objective, "tokens"), theta)[0]
 
 
 def _work(case: Case, episode: Episode, b: int, prepared: Prepared, greedy_levels: int) -> Work:

@@ -44,9 +44,9 @@ def measure() -> Machine:
     )
 
 
-def limit(machine: Machine, config: Any, work: Work) -> dict[str, float]:
+def limit(machine: Machine, config: Any, work: Work, batch: int = 1) -> dict[str, float]:
     """Seconds that each stage needs at least: its products at the rate of large ones, and where few rows meet all the
-    weights, those weights read once at every level."""
+    weights, those weights read once at every level, for a whole batch at once."""
     d, f, V, S = int(config.d_model), int(config.encoder_ffn_dim), int(config.vocab_size), work.frames
     E, D = int(config.encoder_layers), int(config.decoder_layers)
     linear = E * S * 2 * (4 * d * d + 2 * d * f)
@@ -59,7 +59,7 @@ def limit(machine: Machine, config: Any, work: Work) -> dict[str, float]:
 
     def searching(nodes: int, levels: int) -> float:
         products = nodes * (D * (layer + seen) + 2 * V * d)
-        return products / machine.flops + levels * (weights + heard) / machine.bandwidth
+        return products / machine.flops + levels * (weights / batch + heard) / machine.bandwidth
 
     convolutions = 2 * 3 * d * (2 * S * int(config.num_mel_bins) + S * d)
     forward = linear + attention + cross
@@ -67,9 +67,11 @@ def limit(machine: Machine, config: Any, work: Work) -> dict[str, float]:
         "stem": convolutions / machine.flops,
         "encode": forward / machine.flops,
         "search": searching(work.searched, work.levels),
-        "score": work.nodes * (D * (layer + seen) + 3 * 2 * V * d) / machine.flops,
-        # no weight has a gradient: a linear layer costs as much as forward, attention two and a half times
-        "backward": (linear + cross + 2.5 * attention + work.nodes * D * (layer + 2.5 * seen)) / machine.flops,
+        "score": work.nodes * D * (layer + seen) / machine.flops,
+        # no weight has a gradient: a linear layer costs as much as forward, attention two and a half times; the head
+        # leads back through the vocabulary once
+        "backward": (linear + cross + 2.5 * attention + work.nodes * (D * (layer + 2.5 * seen) + 2 * V * d))
+        / machine.flops,
         "optimiser": 0.0,
         "decode": forward / machine.flops + searching(work.greedy_levels, work.greedy_levels),
     }

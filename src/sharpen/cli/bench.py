@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--quick", action="store_true", help="one model, em-tok and greedy-em, two utterances: under five minutes")
     add("--models", metavar="NAME,NAME", help="the first is the ratios' (default: base,tiny.en; base with --quick)")
-    add("--json", action="store_true", help="one object instead of tables")
+    add("--json", nargs="?", const="-", metavar="FILE", help="one object instead of tables, or into a file beside them")
     add("--plot", metavar="FILE", help="draw where the time goes (needs sharpen[report])")
     add("--data", metavar="DIR", help="folder with librispeech-test-other/manifest.jsonl (default: SHARPEN_DATA)")
     add("--steps", type=positive, metavar="N", help="steps to time for each episode (default: 2; 1 with --quick)")
@@ -47,5 +47,8 @@ def _bench(args: argparse.Namespace) -> int:
         outcome = run(plan, clips, what, bar.set_description_str)
     if args.plot:
         plot(outcome, Path(args.plot))
-    print(json.dumps(outcome.as_json(), indent=1) if args.json else as_text(outcome))
+    found = json.dumps(outcome.as_json(), indent=1)
+    if args.json and args.json != "-":
+        Path(args.json).write_text(found + "\n")
+    print(found if args.json == "-" else as_text(outcome))
     return DONE

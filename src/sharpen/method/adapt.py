@@ -14,20 +14,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sharpen.errors import SharpenError
 from sharpen.method import norms as norm_room
-from sharpen.method import objectives, search
-from sharpen.method.entropy import node_entropies_and_edge_logprobs
+from sharpen.method import search
+from sharpen.method.gradient import charge, score
 from sharpen.method.norms import Affine, Norm, Sides
 from sharpen.method.objectives import METHODS, Group, Method, Normalise, Objective, Search
 from sharpen.method.policy import LONGEST, E, P, Policy, S, generator
-from sharpen.method.tree import Edges, HypothesisTree, edges, pack
+from sharpen.method.tree import HypothesisTree
 
 CERTAIN = 0.99  # probability of the best hypothesis at which "certain" stops
+KEPT = 1 << 26  # numbers of distributions that a search keeps for its gradient: 256 MB in float32
 SETTLED = 0.01  # relative change of mean H_tok between two steps at which "settled" stops
 StopRule = Literal["certain", "agreed", "settled"]
 NOT_FINITE = "step {}: the loss or its gradient is not finite; the last finite norms are kept"
@@ -210,83 +210,26 @@ class _Worker(Generic[P, E, S]):
                 trees = self._find(frozen, encoded.detach(), draws, limits)
             spoken = search.greedy(frozen, encoded.detach(), limits) if speak else None
         with _timed(seconds, "score"):
-            packed, paths = pack(trees, theta.device), edges(trees, theta.device)
-            hidden = view.score(encoded, packed)[packed.valid]  # (M, d): the nodes of all trees
-            entropies, logprobs = node_entropies_and_edge_logprobs(
-                hidden,
-                view.vocabulary,
-                view.forbidden,
-                view.mask(packed.depths[packed.valid]),
-                paths.node,
-                paths.token,
-                view.project,
-            )
-            groups = gather(paths, entropies, logprobs)
-            _note_entropies(trees, entropies)
-            losses = [
-                loss(paths, b, group, self.objective, self.options.normalise, entropies, logprobs)
-                for b, group in enumerate(groups)
-            ]
+            charged = charge(trees, self.objective, self.options.normalise)
+            scored = score(view, encoded, trees, theta.device)
         with _timed(seconds, "backward"):
-            (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), theta)  # rows are independent
+            gradient = scored.gradient(view, charged, theta)
         sizes = gradient.norm(dim=1).tolist()
         steps = []
-        for b, (tree, group) in enumerate(zip(trees, groups, strict=True)):
+        for b, (tree, group) in enumerate(zip(trees, charged.groups, strict=True)):
             greedy = spoken[b].hypotheses[0].tokens if spoken else None
-            steps.append(_summary(tree, group, losses[b].item(), sizes[b], seconds, self.text, greedy))
+            steps.append(_summary(tree, group, charged.losses[b], sizes[b], seconds, self.text, greedy))
         return steps, gradient
 
     def _find(
         self, policy: Policy[P, E, S], encoded: E, draws: list[torch.Generator], limits: list[int]
     ) -> list[HypothesisTree]:
+        G = self.options.samples
         if self.search == "greedy":
-            return search.greedy(policy, encoded, limits)
+            return search.greedy(policy, encoded, limits, entropies=True, keep=KEPT)
         if self.search == "sample":
-            return search.sample(policy, encoded, limits, self.options.samples, draws)
-        return search.beam(policy, encoded, limits, self.options.samples)
-
-
-def gather(paths: Edges, entropies: Tensor, logprobs: Tensor) -> list[Group]:
-    """Every input's hypotheses position by position, from the nodes' entropies (M,) and the edges' log pi (E,)."""
-    ent, logp = entropies.detach().double().cpu().numpy(), logprobs.detach().double().cpu().numpy()
-    groups = []
-    for node_paths, edge_paths in zip(paths.node_paths, paths.edge_paths, strict=True):
-        shape = len(node_paths), max(len(path) for path in node_paths)
-        group = Group(np.zeros(shape), np.zeros(shape), np.zeros(shape))
-        for i, (nodes, steps) in enumerate(zip(node_paths, edge_paths, strict=True)):
-            group.entropies[i, : len(nodes)] = ent[nodes]
-            group.logprobs[i, : len(nodes)] = logp[steps]
-            group.inside[i, : len(nodes)] = 1.0
-        groups.append(group)
-    return groups
-
-
-def _note_entropies(trees: list[HypothesisTree], entropies: Tensor) -> None:
-    """Writes each node's entropy into its tree, for whoever looks at the tree later."""
-    values = entropies.tolist()
-    first = 0
-    for tree in trees:
-        tree.entropies[:] = values[first : first + len(tree)]
-        first += len(tree)
-
-
-def loss(
-    paths: Edges,
-    b: int,
-    group: Group,
-    objective: Objective,
-    normalise: Normalise,
-    entropies: Tensor,  # (M,)
-    logprobs: Tensor,  # (E,)
-) -> Tensor:
-    """L of input b: what its hypotheses are charged, summed on the edges and nodes they share."""
-    charges = objective(group)
-    Z = objectives.normaliser(group, normalise)
-    a, c = np.zeros(len(logprobs)), np.zeros(len(entropies))
-    for i, (nodes, steps) in enumerate(zip(paths.node_paths[b], paths.edge_paths[b], strict=True)):
-        a[steps] += charges.edges[i, : len(steps)] / Z  # a path meets an edge once
-        c[nodes] += charges.nodes[i, : len(nodes)] / Z
-    return logprobs @ torch.from_numpy(a).to(logprobs) + entropies @ torch.from_numpy(c).to(entropies)
+            return search.sample(policy, encoded, limits, G, draws, entropies=True, keep=KEPT)
+        return search.beam(policy, encoded, limits, G, entropies=True, keep=KEPT)
 
 
 def adamw(

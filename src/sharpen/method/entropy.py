@@ -1,29 +1,77 @@
-"""Entropies of nodes and log-probabilities of edges, plain and fused with the vocabulary projection.
+"""Entropies of nodes and log-probabilities of edges, and their gradient through the vocabulary projection.
 
     Ent(n)    = -sum_v pi(v|n) log pi(v|n)
     log pi(e) = log pi(y_t | y_<t)   for the edge e = (n, y_t)
 
-The fused head never holds the (nodes x vocabulary) logits whole: it takes the nodes in chunks and keeps, for each node,
-two vectors of the hidden size from which any gradient follows. With z = W h, p = softmax(z):
+With z = W h, p = softmax(z):
 
     d Ent / d h    = W^T ( -p * (log p + Ent) )
     d log pi / d h = W_{y_t} - W^T p
+
+Two heads follow from it, and neither holds the (nodes x vocabulary) logits whole: nodes are taken in chunks.
+`node_entropies_and_edge_logprobs` is differentiable in any way one likes, at the price of three products with W.
+`head_gradient` is given what every node and edge weighs in the loss, and needs one product, or two where the
+distributions are no longer there: it is what an episode uses, whose search has seen every distribution already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-LOGITS_AT_ONCE = 1 << 22  # of them in a chunk: 16 MB in float32, which the caches of a CPU can still follow
+LOGITS_AT_ONCE = 1 << 21  # of them in a chunk: 8 MB in float32, which a CPU's last cache can hold
 
 
 def entropy(log_pi: Tensor) -> Tensor:
     """Ent(pi) over the last axis; forbidden tokens (-inf) contribute nothing."""
-    return -(log_pi.exp() * log_pi.clamp(min=-1e30)).sum(-1)  # 0 * -inf would be NaN, 0 * -1e30 is 0
+    minus: Tensor = torch.linalg.vecdot(log_pi.exp(), log_pi.clamp(min=-1e30))  # 0 * -inf is NaN, 0 * -1e30 is 0
+    return -minus
+
+
+def head_gradient(
+    log_pi: Callable[[slice], Tensor],  # of some nodes, (m, V), to be overwritten
+    weight: Tensor,  # (V, d) the vocabulary matrix
+    c: Tensor,  # (M,) what multiplies Ent(n) in the loss
+    a: Tensor,  # (E,) what multiplies log pi(e)
+    edge_node: Tensor,  # (E,) int64
+    edge_token: Tensor,  # (E,) int64
+) -> Tensor:
+    """d L / d h (M, d) of L = sum_e a(e) log pi(e) + sum_n c(n) Ent(n), with constant a and c.
+
+    At a node, d L / d z = -p * (c (log p + Ent) + sum of its a) + the a of each edge at its token. It sums to zero over
+    the vocabulary, and has to: what is left would be multiplied by W^T p, which is long. So p is normalised once more,
+    and Ent taken from it here.
+    """
+    of_hidden = weight.new_empty(len(c), weight.shape[1])
+    total = torch.zeros_like(c).index_add_(0, edge_node, a)  # (M,) sum of a over a node's edges
+    for rows in _chunks(len(c), len(weight)):
+        z = log_pi(rows)
+        p = z.exp()
+        z.clamp_(min=-1e30)
+        mass = p.sum(-1)  # 1, but for the rounding of a float32 softmax over a large vocabulary
+        offset = total[rows] - c[rows] * torch.linalg.vecdot(p, z) / mass
+        p.mul_(z.mul_((c[rows] / mass)[:, None]).add_((offset / mass)[:, None])).neg_()
+        inside = ((edge_node >= rows.start) & (edge_node < rows.stop)).nonzero()[:, 0]
+        p.index_put_((edge_node[inside] - rows.start, edge_token[inside]), a[inside], accumulate=True)
+        of_hidden[rows] = p.to(weight.dtype) @ weight
+    return of_hidden
+
+
+def _chunks(nodes: int, vocabulary: int) -> Iterator[slice]:
+    step = max(1, LOGITS_AT_ONCE // vocabulary)
+    for start in range(0, nodes, step):
+        yield slice(start, min(nodes, start + step))
+
+
+def log_softmax(z: Tensor, forbidden: Tensor) -> Tensor:
+    """log pi from logits (m, V), in place where their type is wide enough, -inf where forbidden."""
+    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    z.masked_fill_(forbidden, -torch.inf)
+    z -= z.logsumexp(-1, keepdim=True)
+    return z
 
 
 def node_entropies_and_edge_logprobs(
@@ -33,15 +81,10 @@ def node_entropies_and_edge_logprobs(
     mask: Tensor,  # (M,) int64: which of them holds at a node
     edge_node: Tensor,  # (E,) int64
     edge_token: Tensor,  # (E,) int64
-    project: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Ent of each node (M,) and log pi of each edge (E,), float32 or better, differentiable in `hidden`.
-
-    `project` computes h W^T (n, d) -> (n, V) where there is a faster way than the plain product.
-    """
+    """Ent of each node (M,) and log pi of each edge (E,), float32 or better, differentiable in `hidden`."""
     fused: Any = _FusedHead.apply
-    project = project or (lambda h: h @ weight.T)
-    entropies, logprobs = fused(hidden, weight, forbidden, mask, edge_node, edge_token, project)
+    entropies, logprobs = fused(hidden, weight, forbidden, mask, edge_node, edge_token)
     return entropies, logprobs
 
 
@@ -55,7 +98,6 @@ class _FusedHead(torch.autograd.Function):
         mask: Tensor,
         edge_node: Tensor,
         edge_token: Tensor,
-        project: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor]:
         M, d = hidden.shape
         wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -64,12 +106,8 @@ class _FusedHead(torch.autograd.Function):
         needed = ctx.needs_input_grad[0]
         d_entropy = hidden.new_empty(M, d) if needed else None  # row n: d Ent(n) / d h
         expected = hidden.new_empty(M, d) if needed else None  # row n: W^T p
-        step = max(1, LOGITS_AT_ONCE // len(weight))
-        for start in range(0, M, step):
-            rows = slice(start, min(M, start + step))
-            z = project(hidden[rows]).to(wide)  # (m, V)
-            z.masked_fill_(forbidden[mask[rows]], -torch.inf)
-            z -= z.logsumexp(-1, keepdim=True)  # now log pi
+        for rows in _chunks(M, len(weight)):
+            z = log_softmax(hidden[rows] @ weight.T, forbidden[mask[rows]])  # (m, V)
             inside = ((edge_node >= rows.start) & (edge_node < rows.stop)).nonzero()[:, 0]
             logprobs[inside] = z[edge_node[inside] - rows.start, edge_token[inside]]
             p = z.exp()
@@ -90,4 +128,4 @@ class _FusedHead(torch.autograd.Function):
         of_hidden = of_entropies[:, None].to(d_entropy.dtype) * d_entropy
         g = of_logprobs[:, None].to(d_entropy.dtype)
         of_hidden.index_add_(0, edge_node, g * (weight[edge_token] - expected[edge_node]))
-        return of_hidden, None, None, None, None, None, None
+        return of_hidden, None, None, None, None, None

@@ -26,6 +26,10 @@ class Affine(NamedTuple):
     weight: Tensor  # (B, d)
     bias: Tensor | None  # (B, d)
 
+    def row(self, b: int) -> Affine:
+        """That of one input."""
+        return Affine(self.weight[b : b + 1], None if self.bias is None else self.bias[b : b + 1])
+
 
 @dataclass(frozen=True)
 class Norm:

@@ -2,6 +2,8 @@
 
 All three advance every input of the batch one level at a time and compute a prefix once, however many hypotheses
 share it. `limits` is L for each input: a hypothesis that reaches L tokens ends there without EOS and is kept.
+`entropies` notes Ent(pi) of every node in its tree. `keep` keeps the distributions themselves, as long as the whole
+batch has no more than so many numbers of them; one more, and none is kept.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ Choose = Callable[[int, Tensor, list[int], list[int]], Tensor]
 
 @torch.no_grad()
 def greedy(
-    policy: Policy[P, E, S], encoded: E, limits: Sequence[int], *, rules: Rules | None = None, entropies: bool = False
+    policy: Policy[P, E, S],
+    encoded: E,
+    limits: Sequence[int],
+    *,
+    rules: Rules | None = None,
+    entropies: bool = False,
+    keep: int = 0,
 ) -> list[HypothesisTree]:
     """The most probable token at every step: one hypothesis for each input."""
 
     def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
         return log_pi.argmax(-1)[rows]
 
-    return _descend(policy, encoded, limits, 1, choose, rules, entropies)
+    return _descend(policy, encoded, limits, 1, choose, rules, entropies, keep)
 
 
 @torch.no_grad()
@@ -46,6 +54,7 @@ def sample(
     temperature: float = 1.0,
     rules: Rules | None = None,
     entropies: bool = False,
+    keep: int = 0,
 ) -> list[HypothesisTree]:
     """G independent draws y ~ pi for each input, exact at temperature 1: no top-k, no top-p.
 
@@ -62,7 +71,7 @@ def sample(
         drawn = torch.searchsorted(cdf, u * cdf[:, -1:], right=True)  # (n, G); strictly beyond u: never a forbidden one
         return drawn[rows, live]
 
-    return _descend(policy, encoded, limits, samples, choose, rules, entropies)
+    return _descend(policy, encoded, limits, samples, choose, rules, entropies, keep)
 
 
 def _descend(
@@ -73,6 +82,7 @@ def _descend(
     choose: Choose,
     rules: Rules | None,
     entropies: bool,
+    keep: int,
 ) -> list[HypothesisTree]:
     """Lets `count` hypotheses for each input walk down its tree, each taking the token that `choose` gives it."""
     limits = check_limits(limits, policy.capacity(encoded))
@@ -80,9 +90,11 @@ def _descend(
     ended: list[list[Hypothesis | None]] = [[None] * count for _ in limits]
     at: list[dict[int, int]] = [dict.fromkeys(range(count), 0) for _ in limits]  # live hypothesis -> its node
     frontier: list[list[int]] = [[0] for _ in limits]  # the nodes whose hidden states the state holds, row by row
+    notes = _Notes(trees, entropies, keep)
     state, depth = policy.begin(encoded), 0
     while True:
         all_log_pi = policy.log_pi(state.hidden, depth)  # (B, n, V)
+        notes.level(all_log_pi)
         parents: list[list[int]] = []
         for b, tree in enumerate(trees):
             row_of = {node: row for row, node in enumerate(frontier[b])}
@@ -91,9 +103,7 @@ def _descend(
             if not at[b]:
                 continue
             log_pi = _narrowed(all_log_pi[b, : len(row_of)], tree, list(row_of), rules)
-            if entropies:
-                for node, value in zip(row_of, entropy(log_pi).tolist(), strict=True):
-                    tree.entropies[node] = value
+            notes.take(b, list(row_of), log_pi)
             live, rows = list(at[b]), [row_of[node] for node in at[b].values()]
             tokens = choose(b, log_pi, live, rows)  # (live,)
             logprobs = log_pi[rows, tokens].tolist()
@@ -127,6 +137,7 @@ def beam(
     length_penalty: float = 1.0,
     rules: Rules | None = None,
     entropies: bool = False,
+    keep: int = 0,
 ) -> list[HypothesisTree]:
     """The top G hypotheses of a beam search of width G, best first, scored by log pi(y) / |y|^length_penalty.
 
@@ -141,9 +152,11 @@ def beam(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     frontier: list[list[int]] = [[0] for _ in limits]
     scores: list[list[float]] = [[0.0] for _ in limits]  # log pi of each open beam
+    notes = _Notes(trees, entropies, keep)
     state, depth = policy.begin(encoded), 0
     while True:
         all_log_pi = policy.log_pi(state.hidden, depth)  # (B, n, V)
+        notes.level(all_log_pi)
         parents: list[list[int]] = [[] for _ in limits]
         for b, tree in enumerate(trees):
             nodes, open_scores = frontier[b], scores[b]
@@ -151,9 +164,7 @@ def beam(
             if not nodes:
                 continue
             log_pi = _narrowed(all_log_pi[b, : len(nodes)], tree, nodes, rules)
-            if entropies:
-                for node, value in zip(nodes, entropy(log_pi).tolist(), strict=True):
-                    tree.entropies[node] = value
+            notes.take(b, nodes, log_pi)
             candidates = _best_continuations(log_pi, open_scores, 2 * beams)
             for rank, (total, row, token, logprob) in enumerate(candidates):
                 if token == policy.eos or depth + 1 == limits[b]:
@@ -180,6 +191,31 @@ def beam(
     for tree, hypotheses in zip(trees, results, strict=True):
         tree.hypotheses = hypotheses
     return [tree.pruned() for tree in trees]
+
+
+class _Notes:
+    """What a search writes down about the distributions it meets."""
+
+    def __init__(self, trees: list[HypothesisTree], entropies: bool, keep: int) -> None:
+        self.trees, self.entropies, self.room = trees, entropies, keep
+        for tree in trees:
+            tree.log_pi = [] if keep else None
+
+    def level(self, all_log_pi: Tensor) -> None:
+        """Hears of a level (B, n, V); whoever keeps a row of it keeps it whole."""
+        self.room -= all_log_pi.numel()
+        if self.room < 0:
+            for tree in self.trees:
+                tree.log_pi = None
+
+    def take(self, b: int, nodes: list[int], log_pi: Tensor) -> None:
+        """Input b's nodes of this level and their (n, V); nodes are visited in the order of their numbers."""
+        tree = self.trees[b]
+        if tree.log_pi is not None:
+            tree.log_pi += log_pi.unbind(0)
+        if self.entropies:
+            for node, value in zip(nodes, entropy(log_pi).tolist(), strict=True):
+                tree.entropies[node] = value
 
 
 def _best_continuations(log_pi: Tensor, scores: list[float], k: int) -> list[tuple[float, int, int, float]]:

@@ -3,9 +3,9 @@
     g* = grad H(pi),  H(pi) = -sum_y pi(y) log pi(y)        exact, over every output of at most L tokens
     E[g] and Var[g] over every G-tuple of outputs, each weighted with its probability
 
-Each tuple goes through what adapts real models: the hypothesis tree, `gather`, the objective, `loss` and autograd. A
-loss is linear in the edges' log pi and the nodes' Ent, so autograd gives each tuple's coefficients of these, and the
-Jacobian of all of them, taken once on the tree of every output, turns coefficients into gradients.
+Each tuple goes through what adapts real models: the hypothesis tree, `gather`, the objective and `weigh`. A loss is
+linear in the edges' log pi and the nodes' Ent; their Jacobian, taken once with autograd on the tree of every output,
+turns what each of them weighs in a tuple's loss into that tuple's gradient.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sharpen.errors import SharpenError
 from sharpen.method import ctc, search
-from sharpen.method.adapt import gather, loss
 from sharpen.method.entropy import node_entropies_and_edge_logprobs
 from sharpen.method.enumerable import EOS, EnumerablePolicy
+from sharpen.method.gradient import gather, weigh
 from sharpen.method.norms import Norm, affine, initial
-from sharpen.method.objectives import METHODS, Charges, Group, Normalise, em_tok
+from sharpen.method.objectives import METHODS, Array, Charges, Group, Normalise, em_tok
 from sharpen.method.tree import Edges, HypothesisTree, edges, pack
 
 SEED = 6  # of the model that is shown, picked among the first twelve; docs/theory.md has the range over all of them
@@ -108,32 +109,20 @@ class Enumeration:
         self, tuples: Sequence[Sequence[int]], objective: Callable[[Group], Charges], normalise: Normalise
     ) -> Tensor:
         """The gradient of the production loss for each tuple of output numbers: (n, P)."""
-        logprobs, entropies = (  # a copy for each tuple: one backward then gives every tuple's own coefficients
-            values.detach().expand(len(tuples), -1).clone().requires_grad_()
-            for values in (self.logprobs, self.entropies)
-        )
-        losses = [
-            self._loss(numbers, objective, normalise, ent, logp)
-            for numbers, ent, logp in zip(tuples, entropies.unbind(), logprobs.unbind(), strict=True)
-        ]
-        coefficients = torch.autograd.grad(torch.stack(losses).sum(), (logprobs, entropies))
-        return torch.cat(coefficients, dim=1) @ self.jacobian
+        weights = [np.concatenate(self._weigh(numbers, objective, normalise)) for numbers in tuples]
+        return torch.from_numpy(np.stack(weights)) @ self.jacobian
 
-    def _loss(
-        self,
-        numbers: Sequence[int],
-        objective: Callable[[Group], Charges],
-        normalise: Normalise,
-        entropies: Tensor,  # (M,)
-        logprobs: Tensor,  # (E,)
-    ) -> Tensor:
+    def _weigh(
+        self, numbers: Sequence[int], objective: Callable[[Group], Charges], normalise: Normalise
+    ) -> tuple[Array, Array]:
         paths = replace(
             self.paths,
             node_paths=[[self.paths.node_paths[0][i] for i in numbers]],
             edge_paths=[[self.paths.edge_paths[0][i] for i in numbers]],
         )
+        entropies, logprobs = self.entropies.numpy(), self.logprobs.numpy()
         (group,) = gather(paths, entropies, logprobs)
-        return loss(paths, 0, group, objective, normalise, entropies, logprobs)
+        return weigh(paths, 0, group, objective, normalise, (len(logprobs), len(entropies)))
 
 
 def report(limit: int = 3, samples: Sequence[int] = (1, 2, 3), policy: EnumerablePolicy | None = None) -> list[Row]:

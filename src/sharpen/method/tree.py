@@ -49,6 +49,7 @@ class HypothesisTree:
     depths: list[int] = field(default_factory=lambda: [0])
     logprobs: list[float] = field(default_factory=lambda: [0.0])  # of the edge that leads into the node
     entropies: list[float] = field(default_factory=lambda: [math.nan])  # of pi(. | node), where the search took it
+    log_pi: list[Tensor] | None = field(default=None, repr=False)  # (V,) of each node, where the search kept them
     hypotheses: list[Hypothesis] = field(default_factory=list)
     _children: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
 
@@ -100,6 +101,7 @@ class HypothesisTree:
             depths=[self.depths[n] for n in used],
             logprobs=[self.logprobs[n] for n in used],
             entropies=[self.entropies[n] for n in used],
+            log_pi=None if self.log_pi is None else [self.log_pi[n] for n in used],
             _children={(new[p], t): new[n] for (p, t), n in self._children.items() if n in new},
         )
         for y in self.hypotheses:
@@ -162,7 +164,7 @@ class Edges:
     edge_paths: list[list[list[int]]]  # and the edge of every token
 
 
-def edges(trees: Sequence[HypothesisTree], device: torch.device | str = "cpu") -> Edges:
+def edges(trees: Sequence[HypothesisTree]) -> Edges:
     """Numbers the distinct (node, token) pairs that the hypotheses use."""
     number: dict[tuple[int, int], int] = {}
     node_paths: list[list[list[int]]] = []
@@ -178,4 +180,4 @@ def edges(trees: Sequence[HypothesisTree], device: torch.device | str = "cpu") -
         )
         first += len(tree)
     node, token = zip(*number, strict=True)
-    return Edges(torch.tensor(node, device=device), torch.tensor(token, device=device), node_paths, edge_paths)
+    return Edges(torch.tensor(node), torch.tensor(token), node_paths, edge_paths)

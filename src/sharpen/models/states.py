@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from sharpen.models.cache import TreeCache
@@ -41,6 +42,14 @@ class Encoded:
     cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
     bias: Tensor | None = None  # (B, 1, 1, S) of each frame's attention logits
+
+    @classmethod
+    def joined(cls, alone: Sequence[Encoded], bias: Tensor | None) -> Encoded:
+        """Utterances that were encoded one by one, as a batch."""
+        layers = zip(*(one.cross for one in alone), strict=True)
+        cross = tuple((torch.cat([k for k, _ in layer]), torch.cat([v for _, v in layer])) for layer in layers)
+        prompts = tuple(prompt for one in alone for prompt in one.prompts)
+        return cls(torch.cat([one.states for one in alone]), cross, prompts, bias)
 
     def detach(self) -> Encoded:
         """The same values without their gradient, for searching before scoring.

@@ -110,7 +110,20 @@ class WhisperPolicy:
         return Prepared(stem, tuple(tuple(prompt) for prompt in prompts), bias)
 
     def encode(self, prepared: Prepared) -> Encoded:
-        """Encoder states and every decoder layer's cross-attention keys and values."""
+        """Encoder states and every decoder layer's cross-attention keys and values.
+
+        On a CPU one utterance after the other: products are long enough with one, and with norms of its own its
+        backward pass is a fifth faster.
+        """
+        if len(prepared) == 1 or self.device.type != "cpu" or not self._own:
+            return self._encode(prepared)
+        alone = [
+            self.adapted({name: own.row(b) for name, own in self._own.items()})._encode(prepared.select([b]))
+            for b in range(len(prepared))
+        ]
+        return Encoded.joined(alone, prepared.bias)
+
+    def _encode(self, prepared: Prepared) -> Encoded:
         x = prepared.stem
         for i, layer in enumerate(self._encoder):
             name = f"encoder.layers.{i}"
