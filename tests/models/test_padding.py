@@ -9,6 +9,7 @@ import torch
 from models.small import small_checkpoint
 from speechlike import utterances
 
+from sharpen.method.norms import affine, initial
 from sharpen.method.search import beam, greedy
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
@@ -63,20 +64,25 @@ def test_a_frame_that_stands_for_its_equals_changes_nothing(small):
         assert [y.logprob for y in tree.hypotheses] == pytest.approx(logprobs, abs=1e-4)
 
 
-def test_lengths_mixed_in_a_batch_are_as_if_alone(small):
+@pytest.mark.parametrize("own", [False, True])
+def test_lengths_mixed_in_a_batch_are_as_if_alone(small, own):
+    """Utterances and trees of different sizes, with the model's norms and with each utterance's own."""
     features = torch.randn(3, 80, 3000, generator=torch.Generator().manual_seed(1))
     speech = [200, 900, 2990]
-    together = small.encode(small.prepare(features, [prompt(small)] * 3, speech))
-    tree = HypothesisTree.of([(5, 6, small.eos), (5, 7, 8)], small.eos)
-    packed = pack([tree] * 3)
-    hidden = small.score(together, packed)
-    found = greedy(small, together, [5] * 3)
-    for b, count in enumerate(speech):
-        alone = small.encode(small.prepare(features[b : b + 1], [prompt(small)], [count]))
+    theta = initial(small.norms(), 3)
+    theta += 0.2 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(2)) * own
+    views = [small.adapted(affine(small.norms(), rows) if own else {}) for rows in (theta, *theta.split(1))]
+    together = views[0].encode(small.prepare(features, [prompt(small)] * 3, speech))
+    outputs = [(5, 6, small.eos), (5, 7, 8), (9, small.eos), (5, 7, 1, 2, small.eos)]
+    trees = [HypothesisTree.of(outputs[:n], small.eos) for n in (2, 4, 1)]
+    hidden = views[0].score(together, pack(trees))
+    found = greedy(views[0], together.detach(), [5] * 3)
+    for b, (count, view, tree) in enumerate(zip(speech, views[1:], trees, strict=True)):
+        alone = view.encode(small.prepare(features[b : b + 1], [prompt(small)], [count]))
         S = alone.states.shape[1]
         assert torch.allclose(together.states[b, :S], alone.states[0], atol=1e-4)
-        assert torch.allclose(hidden[b], small.score(alone, pack([tree]))[0], atol=1e-4)
-        assert greedy(small, alone, [5])[0].hypotheses[0].tokens == found[b].hypotheses[0].tokens
+        assert torch.allclose(hidden[b, : len(tree)], view.score(alone, pack([tree]))[0], atol=1e-4)
+        assert greedy(view, alone, [5])[0].hypotheses[0].tokens == found[b].hypotheses[0].tokens
 
 
 def test_a_selected_part_of_a_batch_keeps_its_own_padding(small):

@@ -86,8 +86,13 @@ class Reference:
         samples: int,
         limit: int,
         hypotheses: list[list[int]] | None = None,
+        softmax: torch.dtype = torch.float32,
     ) -> ReferenceStep:
-        """Loss and gradient of one step; given hypotheses are scored instead of searched."""
+        """Loss and gradient of one step; given hypotheses are scored instead of searched.
+
+        Over a large vocabulary a float32 softmax sums to 1 only within some 1e-5, and its gradient carries that along;
+        `softmax` can ask for more digits, to compare.
+        """
         if method not in SEARCHES:
             raise SharpenError(f"the reference knows {', '.join(SEARCHES)}, not {method!r}")
         seconds = {}
@@ -100,7 +105,7 @@ class Reference:
                 hypotheses = self._generate(states.detach(), prompt, SEARCHES[method], samples, limit)
             seconds["search"] = time.perf_counter() - start
         start = time.perf_counter()
-        loss = self._loss(states, prompt, hypotheses, with_policy_gradient=method != "greedy-em")
+        loss = self._loss(states, prompt, hypotheses, method != "greedy-em", softmax)
         seconds["score"] = time.perf_counter() - start
         start = time.perf_counter()
         for parameter in self.parameters:
@@ -135,18 +140,23 @@ class Reference:
         return [list(row) for row in rows]
 
     def _loss(
-        self, states: Tensor, prompt: Sequence[int], hypotheses: list[list[int]], with_policy_gradient: bool
+        self,
+        states: Tensor,
+        prompt: Sequence[int],
+        hypotheses: list[list[int]],
+        with_policy_gradient: bool,
+        softmax: torch.dtype,
     ) -> Tensor:
         G, T, P = len(hypotheses), max(map(len, hypotheses)), len(prompt)
         y = torch.full((G, T), self.eos)
-        inside = torch.zeros(G, T)
+        inside = torch.zeros(G, T, dtype=softmax)
         for i, tokens in enumerate(hypotheses):
             y[i, : len(tokens)] = torch.tensor(tokens)
             inside[i, : len(tokens)] = 1.0
         y, inside = y.to(states.device), inside.to(states.device)
         read = torch.cat([torch.tensor(list(prompt), device=y.device).expand(G, P), y[:, :-1]], dim=1)
         out = self.model(encoder_outputs=_output(states.expand(G, -1, -1)), decoder_input_ids=read)
-        logits: Tensor = out.logits[:, P - 1 :].float()  # (G, T, V)
+        logits: Tensor = out.logits[:, P - 1 :].to(softmax)  # (G, T, V)
         lowest = torch.finfo(logits.dtype).min
         first = torch.arange(T, device=y.device)[:, None] == 0  # (T, 1)
         forbidden = torch.where(first, self.forbidden[1].to(y.device), self.forbidden[0].to(y.device))  # (T, V)

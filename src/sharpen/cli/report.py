@@ -30,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     from sharpen.evaluation import report, results
+    from sharpen.speech.writers import write_text
 
     if args.figures and args.no_figures:
         raise SharpenError("--figures and --no-figures contradict each other: give one of them")
@@ -38,17 +39,17 @@ def _report(args: argparse.Namespace) -> int:
     images = report.draw(made, args.figures) if args.figures else []
     written = []
     if args.html:
-        written.append(report.write(args.html, report.as_html(made, figures=not args.no_figures)))
+        written.append(write_text(args.html, report.as_html(made, figures=not args.no_figures)))
     if args.latex:
-        written.append(report.write(args.latex, report.as_latex(made)))
+        written.append(write_text(args.latex, report.as_latex(made)))
     if args.json:
-        written.append(report.write(args.json, report.as_json(made)))
+        written.append(write_text(args.json, report.as_json(made)))
     if args.markdown or not written:
         beside = Path(args.markdown).parent if args.markdown else Path()
         addresses = [[Path(os.path.relpath(path, beside)).as_posix() for path in paths] for paths in images]
         text = report.as_markdown(made, addresses)
         if args.markdown:
-            written.append(report.write(args.markdown, text))
+            written.append(write_text(args.markdown, text))
         else:
             print(text, end="")
     for path in (*written, *(path for paths in images for path in paths)):

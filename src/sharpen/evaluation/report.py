@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -203,19 +200,3 @@ def draw(report: Report, folder: str | Path) -> list[list[Path]]:
 
 def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-") or "corpus"
-
-
-def write(path: str | Path, text: str) -> Path:
-    """Writes beside the target, then gives it its name: an interrupt leaves an earlier report whole."""
-    path = Path(path)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(aside, path)
-    except OSError as error:
-        raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-    return path

@@ -93,7 +93,7 @@ def _descend(
     notes = _Notes(trees, entropies, keep)
     state, depth = policy.begin(encoded), 0
     while True:
-        all_log_pi = policy.log_pi(state.hidden, depth)  # (B, n, V)
+        all_log_pi = _log_pi(policy, state, frontier, depth)
         notes.level(all_log_pi)
         parents: list[list[int]] = []
         for b, tree in enumerate(trees):
@@ -102,7 +102,7 @@ def _descend(
             parents.append([])
             if not at[b]:
                 continue
-            log_pi = _narrowed(all_log_pi[b, : len(row_of)], tree, list(row_of), rules)
+            log_pi = _narrowed(all_log_pi[b], tree, list(row_of), rules)
             notes.take(b, list(row_of), log_pi)
             live, rows = list(at[b]), [row_of[node] for node in at[b].values()]
             tokens = choose(b, log_pi, live, rows)  # (live,)
@@ -155,7 +155,7 @@ def beam(
     notes = _Notes(trees, entropies, keep)
     state, depth = policy.begin(encoded), 0
     while True:
-        all_log_pi = policy.log_pi(state.hidden, depth)  # (B, n, V)
+        all_log_pi = _log_pi(policy, state, frontier, depth)
         notes.level(all_log_pi)
         parents: list[list[int]] = [[] for _ in limits]
         for b, tree in enumerate(trees):
@@ -163,7 +163,7 @@ def beam(
             frontier[b], scores[b] = [], []
             if not nodes:
                 continue
-            log_pi = _narrowed(all_log_pi[b, : len(nodes)], tree, nodes, rules)
+            log_pi = _narrowed(all_log_pi[b], tree, nodes, rules)
             notes.take(b, nodes, log_pi)
             candidates = _best_continuations(log_pi, open_scores, 2 * beams)
             for rank, (total, row, token, logprob) in enumerate(candidates):
@@ -201,9 +201,9 @@ class _Notes:
         for tree in trees:
             tree.log_pi = [] if keep else None
 
-    def level(self, all_log_pi: Tensor) -> None:
-        """Hears of a level (B, n, V); whoever keeps a row of it keeps it whole."""
-        self.room -= all_log_pi.numel()
+    def level(self, all_log_pi: Sequence[Tensor]) -> None:
+        """Hears of a level; whoever keeps a row of it keeps it whole."""
+        self.room -= sum(log_pi.numel() for log_pi in all_log_pi)
         if self.room < 0:
             for tree in self.trees:
                 tree.log_pi = None
@@ -228,6 +228,13 @@ def _best_continuations(log_pi: Tensor, scores: list[float], k: int) -> list[tup
     logprobs = top.flatten()[flat].tolist()
     found = zip(best.tolist(), rows, picked, logprobs, strict=True)
     return [candidate for candidate in found if candidate[0] > -math.inf]
+
+
+def _log_pi(policy: Policy[P, E, S], state: S, frontier: list[list[int]], depth: int) -> Sequence[Tensor]:
+    """The distributions at each input's frontier, (n, V) each; none is computed for padding or an ended input."""
+    sizes = [len(nodes) for nodes in frontier]
+    rows = torch.cat([state.hidden[b, :n] for b, n in enumerate(sizes)])  # (sum of n, d)
+    return torch.split(policy.log_pi(rows, depth), sizes)
 
 
 def _narrowed(log_pi: Tensor, tree: HypothesisTree, nodes: list[int], rules: Rules | None) -> Tensor:

@@ -132,6 +132,12 @@ class PackedTrees:
     valid: Tensor  # (B, N) bool; false for padding
     ancestors: Tensor  # (B, N, N) bool; row n sees its ancestors and itself (padding sees itself, to stay finite)
 
+    def alone(self, b: int) -> PackedTrees:
+        """Tree b without padding."""
+        n = int(self.valid[b].sum())
+        tokens, depths, valid = (x[b : b + 1, :n] for x in (self.tokens, self.depths, self.valid))
+        return PackedTrees(tokens, depths, valid, self.ancestors[b : b + 1, :n, :n])
+
 
 def pack(trees: Sequence[HypothesisTree], device: torch.device | str = "cpu") -> PackedTrees:
     """Lays B trees side by side with their tree masks."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sharpen.models.cache import TreeCache
@@ -26,6 +27,13 @@ class Prepared:
         """The same utterances with other prompts."""
         return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
 
+    def alone(self, b: int) -> Prepared:
+        """One utterance, without the frames that only fill it up to its neighbours' length."""
+        if self.bias is None:
+            return self.select([b])
+        S = int((self.bias[b] > -torch.inf).sum())
+        return Prepared(self.stem[b : b + 1, :S], (self.prompts[b],), self.bias[b : b + 1, ..., :S])
+
     def select(self, inputs: Sequence[int]) -> Prepared:
         rows = list(inputs)
         if rows == list(range(len(self))):
@@ -42,14 +50,16 @@ class Encoded:
     cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
     bias: Tensor | None = None  # (B, 1, 1, S) of each frame's attention logits
+    alone: tuple[Encoded, ...] = ()  # the same one by one, where they were encoded so: then these have the gradient
 
     @classmethod
+    @torch.no_grad()
     def joined(cls, alone: Sequence[Encoded], bias: Tensor | None) -> Encoded:
-        """Utterances that were encoded one by one, as a batch."""
+        """Utterances that were encoded one by one, as a batch to search, which keeps them as they are to score."""
         layers = zip(*(one.cross for one in alone), strict=True)
-        cross = tuple((torch.cat([k for k, _ in layer]), torch.cat([v for _, v in layer])) for layer in layers)
+        cross = tuple((_filled([k for k, _ in layer]), _filled([v for _, v in layer])) for layer in layers)
         prompts = tuple(prompt for one in alone for prompt in one.prompts)
-        return cls(torch.cat([one.states for one in alone]), cross, prompts, bias)
+        return cls(_filled([one.states for one in alone]), cross, prompts, bias, tuple(alone))
 
     def detach(self) -> Encoded:
         """The same values without their gradient, for searching before scoring.
@@ -57,11 +67,12 @@ class Encoded:
         Keys and values are laid out one frame behind the other: a search reads them at every level.
         """
         cross = tuple((k.detach().contiguous(), v.detach().contiguous()) for k, v in self.cross)
-        return replace(self, states=self.states.detach(), cross=cross)
+        return replace(self, states=self.states.detach(), cross=cross, alone=())
 
     def prompted(self, prompts: Sequence[Sequence[int]]) -> Encoded:
         """The same utterances with other prompts."""
-        return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
+        alone = tuple(one.prompted([prompt]) for one, prompt in zip(self.alone, prompts, strict=False))
+        return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts), alone=alone)
 
     def select(self, inputs: Sequence[int]) -> Encoded:
         """Some of the utterances."""
@@ -70,7 +81,8 @@ class Encoded:
             return self
         cross = tuple((k[rows], v[rows]) for k, v in self.cross)
         bias = None if self.bias is None else self.bias[rows]
-        return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows), bias)
+        alone = tuple(self.alone[b] for b in rows) if self.alone else ()
+        return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows), bias, alone)
 
 
 @dataclass(frozen=True)
@@ -84,3 +96,9 @@ class WhisperState:
     heard: Tensor | None  # (b, 1, 1, S) of those utterances: what is added to each frame's attention logits
     positions: Tensor  # (b,) the next node's position
     rows: Tensor  # (b,) which utterances are still in the work
+
+
+def _filled(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors (1, ..., S, d) one below the other, with zeros where one is shorter."""
+    S = max(part.shape[-2] for part in parts)
+    return torch.cat([F.pad(part, (0, 0, 0, S - part.shape[-2])) for part in parts])

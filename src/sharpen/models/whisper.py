@@ -117,11 +117,12 @@ class WhisperPolicy:
         """
         if len(prepared) == 1 or self.device.type != "cpu" or not self._own:
             return self._encode(prepared)
-        alone = [
-            self.adapted({name: own.row(b) for name, own in self._own.items()})._encode(prepared.select([b]))
-            for b in range(len(prepared))
-        ]
+        alone = [self._row(b)._encode(prepared.alone(b)) for b in range(len(prepared))]
         return Encoded.joined(alone, prepared.bias)
+
+    def _row(self, b: int) -> WhisperPolicy:
+        """With the norms of one utterance of the batch."""
+        return self.adapted({name: own.row(b) for name, own in self._own.items()})
 
     def _encode(self, prepared: Prepared) -> Encoded:
         x = prepared.stem
@@ -177,8 +178,15 @@ class WhisperPolicy:
         return replace(state, hidden=hidden, cache=cache, positions=state.positions + 1)
 
     def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
-        """One pass over prompts and trees together; gradients flow to the norms and to the encoder."""
+        """One pass over prompts and trees together; gradients flow to the norms and to the encoder.
+
+        On a CPU one utterance after the other: trees differ much in size, and padding costs as much as nodes.
+        """
         B, N = trees.tokens.shape
+        if B > 1 and self.device.type == "cpu":
+            alone = encoded.alone or [encoded.select([b]) for b in range(B)]
+            found = [self._row(b).score(one, trees.alone(b)) for b, one in enumerate(alone)]
+            return torch.cat([F.pad(hidden, (0, 0, 0, N - hidden.shape[1])) for hidden in found])
         lengths = torch.tensor([len(prompt) for prompt in encoded.prompts], device=self.device)
         P = int(lengths.max()) - 1  # columns for the prompts without their last token, which is the root
         tokens = torch.cat([torch.zeros(B, P, dtype=torch.int64, device=self.device), trees.tokens], dim=1)

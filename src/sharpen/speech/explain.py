@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import codecs
 import math
-import os
-import secrets
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
 
-from sharpen.errors import SharpenError
 from sharpen.method.adapt import Step, Trace
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.speech.alignment import Stretch, stretches
 from sharpen.speech.decoding import Decoded
 from sharpen.speech.drawing import LEVELS, columns, curve_svg, level, percent, tree_svg
+from sharpen.speech.writers import write_text
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
@@ -274,17 +271,5 @@ def _trees(x: Explanation) -> list[str]:
 
 
 def write_html(path: str | Path, explanations: Iterable[Explanation]) -> Path:
-    """Writes the page beside its target, then gives it its name: an interrupt leaves an earlier page whole."""
-    path = Path(path)
-    page = as_html(explanations)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(page, encoding="utf-8", newline="\n")
-        os.replace(aside, path)
-    except OSError as error:
-        raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-    return path
+    """Writes the page."""
+    return write_text(path, as_html(explanations))

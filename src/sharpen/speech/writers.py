@@ -241,3 +241,19 @@ def _one_line(text: str) -> str:
 
 def _cue(text: str) -> str:
     return _one_line(text).replace("-->", "->")  # the arrow would end the cue
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Writes beside the target, then gives it its name: an interrupt leaves what was there before whole."""
+    path = Path(path)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(aside, path)
+    except OSError as error:
+        raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+    return path
