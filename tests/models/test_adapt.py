@@ -345,11 +345,9 @@ def test_first_step_on_real_whisper_is_the_same_in_a_batch(base):
 @pytest.mark.parametrize("find", [greedy, beam, sample])
 def test_kept_distributions_give_the_gradient_that_projecting_again_gives(small, find):
     policy, prepared = small
-    more = {greedy: [], beam: [5], sample: [5, [generator(3, name) for name in IDS]]}[find]
     gradients = []
     for keep in (0, 1 << 30):
-        if find is sample:
-            more[1] = [generator(3, name) for name in IDS]
+        more = {greedy: [], beam: [5], sample: [5, [generator(3, name) for name in IDS]]}[find]
         with torch.no_grad():
             trees = find(policy, policy.encode(prepared), LIMITS, *more, entropies=True, keep=keep)
         assert all((tree.log_pi is None) == (keep == 0) for tree in trees)
