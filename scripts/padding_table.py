@@ -2,9 +2,11 @@
 
     python scripts/padding_table.py run MANIFEST --snr 10 --ways full,4,16,bfloat16,16+bfloat16 --out DIR
     python scripts/padding_table.py table DIR
+    python scripts/padding_table.py distance MANIFEST --snr 10 --ways 4,16,16@75,bfloat16 --limit 40
 
 A way is `full`, or the number of padded frames that one stands for, with `+bfloat16` or not. Rows are flushed as they
-come, one for each utterance and way; a rerun does the rest.
+come, one for each utterance and way; a rerun does the rest. `distance` compares distributions instead of transcripts,
+at every token that full float32 would say; there `16@75` leaves 75 frames of padding whole.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from sharpen.evaluation.corpora import Utterance, read_corpus
@@ -28,6 +31,9 @@ from sharpen.evaluation.statistics import Item, compare
 from sharpen.evaluation.store import Store, read_rows
 from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
+from sharpen.method.tree import HypothesisTree, pack
+from sharpen.models.padding import MARGIN, condense
+from sharpen.models.states import Encoded, Prepared
 from sharpen.models.weights import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
@@ -47,6 +53,12 @@ def main() -> int:
     other = commands.add_parser("table")
     other.add_argument("folder", type=Path)
     other.set_defaults(run=table)
+    third = commands.add_parser("distance")
+    third.add_argument("manifest", type=Path)
+    third.add_argument("--snr", type=float, required=True)
+    third.add_argument("--ways", default="16,bfloat16", type=lambda text: text.split(","))
+    third.add_argument("--limit", type=int, default=40)
+    third.set_defaults(run=distance)
     args = parser.parse_args()
     return args.run(args)
 
@@ -79,12 +91,11 @@ def blank(u: Utterance, snr: float, every: str, dtype: str) -> Row:
 @torch.no_grad()
 def answer(policy: WhisperPolicy, blanks: Sequence[Row], samples: Sequence[np.ndarray], every: str) -> list[Row]:
     t, mel = policy.checkpoint.tokenizer, policy.checkpoint.mel
-    prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
     start = time.perf_counter()
     condensing = {} if every == "full" else {
         "speech": [-(-len(s) // mel.hop_length) for s in samples], "every": int(every)
     }  # fmt: skip
-    prepared = policy.prepare(log_mel(samples, mel), [prompt] * len(samples), **condensing)
+    prepared = policy.prepare(log_mel(samples, mel), [english(policy)] * len(samples), **condensing)
     trees = greedy(policy, policy.encode(prepared), [default_limit(len(s) / mel.sampling_rate) for s in samples])
     seconds = (time.perf_counter() - start) / len(samples)
     rows = []
@@ -112,6 +123,58 @@ def table(args: argparse.Namespace) -> int:
               f"{100 * difference.difference.value:+.2f} [{low:+.2f}, {high:+.2f}] | {changed} | "
               f"{sum(r.seconds for r in mine) / len(mine):.2f} |")  # fmt: skip
     return 0
+
+
+@torch.no_grad()
+def distance(args: argparse.Namespace) -> int:
+    """Kullback-Leibler divergence of each way's next-token distributions from full float32's, and its top tokens."""
+    policy = WhisperPolicy(load_checkpoint("base"))
+    rounded = load_checkpoint("base")
+    rounded.model.to(torch.bfloat16)
+    found: dict[str, list[tuple[int, Tensor, Tensor]]] = {way: [] for way in args.ways}
+    for u in tqdm(read_corpus(args.manifest, domain="GS").corrupted("GS", args.snr, None).utterances[: args.limit]):
+        prepared = prepare(policy, u, "full")
+        encoded = policy.encode(prepared)
+        tree = greedy(policy, encoded, [default_limit(u.duration)])[0]
+        exact = log_pi(policy, encoded, tree)
+        for way, rows in found.items():
+            every, _, dtype = ("full+" + way if way == "bfloat16" else way).partition("+")
+            other = WhisperPolicy(rounded) if dtype else policy
+            prepared = prepare(other, u, every)
+            near = log_pi(other, other.encode(prepared), tree)
+            kl = (exact.exp() * (exact - near)).sum(-1)
+            rows.append((prepared.stem.shape[1], kl, exact.argmax(-1) == near.argmax(-1)))
+    print("| way | frames | mean KL, nats | median of utterances | same top token % |")
+    print("|---|---|---|---|---|")
+    for way, rows in found.items():
+        frames = sum(count for count, _, _ in rows) / len(rows)
+        per_token, same = torch.cat([kl for _, kl, _ in rows]), torch.cat([top for _, _, top in rows]).float()
+        median = torch.stack([kl.mean() for _, kl, _ in rows]).median()
+        print(f"| {way} | {frames:.0f} | {per_token.mean():.4f} | {median:.4f} | {100 * same.mean():.1f} |")
+    return 0
+
+
+def prepare(policy: WhisperPolicy, u: Utterance, every: str) -> Prepared:
+    samples, mel = u.samples(), policy.checkpoint.mel
+    full = policy.prepare(log_mel([samples], mel), [english(policy)])
+    if every == "full":
+        return full
+    k, _, margin = every.partition("@")
+    speech = -(-len(samples) // mel.hop_length)
+    kept = condense([-(-speech // 2)], full.stem.shape[1], int(k), int(margin or MARGIN))
+    return Prepared(kept.of(full.stem), full.prompts, kept.bias.to(policy.dtype)[:, None, None])
+
+
+def log_pi(policy: WhisperPolicy, encoded: Encoded, tree: HypothesisTree) -> Tensor:
+    """log probabilities behind every node: (nodes, V)."""
+    trees = pack([tree])
+    logits = policy.logits(policy.score(encoded, trees)[0]).float()
+    return logits.masked_fill(policy.forbidden[policy.mask(trees.depths[0])], -1e30).log_softmax(-1)
+
+
+def english(policy: WhisperPolicy) -> list[int]:
+    t = policy.checkpoint.tokenizer
+    return [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
 
 
 def items(rows: Sequence[Row]) -> list[Item]:

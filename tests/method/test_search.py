@@ -173,11 +173,25 @@ def test_beam_follows_its_finishing_rule(seed, beams):
         assert outputs(tree) == plain_beam(policy, b, 4, beams)
 
 
-def test_a_forbidden_token_is_not_drawn_even_at_the_edge(monkeypatch):
-    policy = ToyPolicy(vocabulary=4, seed=1, forbidden=(0, 1))
-    monkeypatch.setattr(torch, "rand", lambda *size, **settings: torch.zeros(*size, dtype=torch.float64))
+@pytest.mark.parametrize(("u", "forbidden", "token"), [(0.0, (0, 1), 2), (1 - 2**-53, (0, 3), 2), (1.0, (0, 3), 2)])
+def test_a_forbidden_token_is_not_drawn_even_at_the_edge(monkeypatch, u, forbidden, token):
+    policy = ToyPolicy(vocabulary=4, seed=1, forbidden=forbidden)
+    monkeypatch.setattr(torch, "rand", lambda *size, **settings: torch.full(size, u, dtype=torch.float64))
     (tree,) = sample(policy, policy.encoded(0), [3], 2, generators(1))
-    assert outputs(tree) == [(2, 2, 2), (2, 2, 2)]
+    assert outputs(tree) == [(token,) * 3] * 2
+
+
+@pytest.mark.parametrize("vocabulary", [255, 256, 257, 700])
+def test_draws_invert_the_cumulative_distribution_of_a_large_vocabulary(vocabulary):
+    """Whatever they pass over at once: the numbers that the generator gives, looked up in the plain sum."""
+    forbidden = [*range(2, 100), *range(vocabulary - 90, vocabulary)]
+    policy = ToyPolicy(vocabulary=vocabulary, seed=5, forbidden=forbidden)
+    (tree,) = sample(policy, policy.encoded(0), [1], 4000, generators(1))
+    cdf = policy.distribution(policy.start(0), 0).exp().cumsum(-1, dtype=torch.float64)
+    u = torch.rand(4000, generator=generators(1)[0], dtype=torch.float64)
+    expected = torch.searchsorted(cdf, u * cdf[-1], right=True).tolist()
+    assert [tokens[0] for tokens in outputs(tree)] == expected
+    assert len(set(expected)) > 30
 
 
 def test_every_utterance_has_its_own_draws():

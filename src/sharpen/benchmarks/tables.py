@@ -122,7 +122,7 @@ def plot(outcome: Outcome, path: Path) -> None:
     _draw_stages(flat[0], [line for line in found if line is not None])
     for axes, (name, points) in zip(flat[1:], outcome.growth.items(), strict=False):
         axes.plot(*zip(*points, strict=True), marker="o", color="#2a6f97")
-        axes.set(xlabel=name, ylabel="seconds of a step", ylim=(0, None))
+        axes.set(xlabel=name, ylabel="seconds of a step", ylim=(0, 1.1 * max(seconds for _, seconds in points)))
         axes.grid(alpha=0.3)
     for axes in flat[axes_count:]:
         axes.set_visible(False)

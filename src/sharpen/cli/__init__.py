@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from sharpen import __version__
-from sharpen.cli import bench, corpus, evaluate, models, report, reproduce, theory, transcribe, tune
+from sharpen.cli import bench, corpus, evaluate, interrupt, models, report, reproduce, theory, transcribe, tune
 from sharpen.cli.values import FAILED, INTERRUPTED, USAGE
 from sharpen.errors import SharpenError
 
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 done, 1 something failed, 2 bad usage, 130 interrupted."""
     args = _parser().parse_args(_dashed(sys.argv[1:] if arguments is None else arguments))
     try:
-        return int(args.run(args))
+        with interrupt.kept():
+            return int(args.run(args))
     except SharpenError as error:
         print(f"sharpen: {error}", file=sys.stderr)
         return USAGE

@@ -18,6 +18,8 @@ from sharpen.method.entropy import entropy
 from sharpen.method.policy import E, P, Policy, S, check_limits
 from sharpen.method.tree import Hypothesis, HypothesisTree
 
+BLOCK = 256  # tokens that a draw passes over at once
+
 Rules = Callable[[Tensor, list[list[int]]], Tensor]
 """Narrows log pi by what was said before: (n, V) log-probabilities and the n prefixes -> (n, V), normalised again."""
 
@@ -66,12 +68,39 @@ def sample(
 
     def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
         scaled = log_pi if temperature == 1 else log_pi / temperature
-        cdf = scaled.exp().cumsum(-1, dtype=torch.float64)  # (n, V)
-        u = torch.rand(samples, generator=generators[b], dtype=torch.float64).to(cdf.device)  # (G,)
-        drawn = torch.searchsorted(cdf, u * cdf[:, -1:], right=True)  # (n, G); strictly beyond u: never a forbidden one
-        return drawn[rows, live]
+        u = torch.rand(samples, generator=generators[b], dtype=torch.float64)  # (G,)
+        return _inverted(scaled.exp(), rows, u[live].to(log_pi.device))
 
     return _descend(policy, encoded, limits, samples, choose, rules, entropies, keep)
+
+
+def _inverted(pi: Tensor, rows: list[int], u: Tensor) -> Tensor:
+    """The token at which the cumulative distribution of its row passes each of (m,) numbers u in [0, 1).
+
+    First the block of tokens, then the token in it, each in proportion to its mass: only the blocks' masses are as
+    round as pi itself, the rest is float64.
+    """
+    n, V = pi.shape
+    whole = V // BLOCK
+    full = pi[:, : whole * BLOCK].view(n, whole, BLOCK).sum(-1)
+    rest = pi[:, whole * BLOCK :].sum(-1, keepdim=True)
+    mass = torch.cat([full, rest], dim=1)[rows].double()  # (m, blocks)
+    cdf = mass.cumsum(-1)
+    block = _passed(cdf, u[:, None])
+    share = (u[:, None] * cdf[:, -1:] - (cdf - mass).gather(1, block)) / mass.gather(1, block)
+    tokens = block * BLOCK + torch.arange(BLOCK, device=pi.device)  # (m, BLOCK)
+    row = torch.tensor(rows, device=pi.device)[:, None]
+    inside = pi[row, tokens.clamp(max=V - 1)].double().masked_fill_(tokens >= V, 0.0).cumsum(-1)
+    return tokens.gather(1, _passed(inside, share))[:, 0]
+
+
+def _passed(cdf: Tensor, share: Tensor) -> Tensor:
+    """Where each row of a cumulative sum first exceeds a share of its end: (m, k), (m, 1) -> (m, 1).
+
+    Strictly, so what has no mass is never met; where rounding makes the share 1, the last one that has some.
+    """
+    end = cdf[:, -1:].contiguous()
+    return torch.searchsorted(cdf, share * end, right=True).minimum(torch.searchsorted(cdf, end))
 
 
 def _descend(

@@ -214,7 +214,8 @@ class WhisperPolicy:
         return self._project(hidden)
 
     def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        return self.logits(hidden).masked_fill_(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
+        forbidden = self.forbidden[int(depth == 0)].nonzero()[:, 0]  # few: much faster than a mask over every row
+        return self.logits(hidden).index_fill_(-1, forbidden, -torch.inf).log_softmax(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The whole vocabulary, nothing forbidden, float32: (..., d) -> (..., V)."""
