@@ -1,0 +1,53 @@
+#!/bin/sh
+# The runs behind docs/results.md, by name, from the folder of the corpora. Each goes on where it stopped.
+#
+#     scripts/results.sh DATA source gs10 gs10-exact norms accents noises languages steps samples sizes tune
+#
+# Every process has one thread: two of them with different names keep two cores busier than one with two threads.
+set -eu
+data=$1
+shift
+ls=$data/librispeech-test-other/manifest.jsonl
+
+evaluate() { sharpen evaluate "$@" --guard off --threads 1; }
+noisy() { evaluate "$ls" --noise GS --snr 10 "$@"; }
+
+for name in "$@"; do
+    case $name in
+    source)
+        evaluate "$ls" --methods source --noise clean,GS --snr 10,5 --out results/ls-source ;;
+    gs10-exact)
+        noisy --methods source,beam,em-tok-b --limit 40 --out results/ls-gs10-exact ;;
+    gs10)
+        noisy --preset fast --methods source,beam,em-tok-b,em-tok,greedy-em,em-seq --limit 80 --out results/ls-gs10
+        noisy --preset fast --methods em-tok-togo,em-tok-togo-b --limit 80 --out results/ls-gs10 ;;
+    norms)
+        for side in decoder encoder; do
+            noisy --preset fast --methods em-tok-b --adapt-norms $side --limit 40 --out results/ls-gs10-norms
+        done ;;
+    accents)
+        evaluate "$data/speechocean762/manifest.jsonl" --preset fast \
+            --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/accents ;;
+    noises)
+        evaluate "$ls" --noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir "$data/ms-snsd" --snr 10 --preset fast \
+            --methods source,beam,greedy-em,em-tok,em-tok-b --limit 20 --out results/ls-noises ;;
+    languages)
+        evaluate "$data/commonvoice-multilingual/manifest.jsonl" --preset fast \
+            --methods source,beam,greedy-em,em-tok,em-tok-b --out results/languages ;;
+    steps)
+        noisy --preset fast --methods greedy-em,em-seq,em-tok,em-tok-b --steps-at 1,3,5,10,20 --limit 20 \
+            --out results/ls-gs10-steps ;;
+    samples)
+        noisy --preset fast --methods em-tok,pg-tok,ent-tok,em-tok-b,pg-tok-b,ent-tok-b --samples 1,4,16 --limit 20 \
+            --out results/ls-gs10-samples
+        noisy --preset fast --methods em-tok,em-tok-b --samples 64 --limit 20 --out results/ls-gs10-samples ;;
+    sizes)
+        noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
+    tune)
+        sharpen tune "$data/commonvoice-en/manifest.jsonl" --noise GS --snr 10 --preset fast --guard off --threads 1 \
+            --limit 20 --out results/tune ;;
+    *)
+        echo "results.sh: no run is named $name; the first lines of this file list them" >&2
+        exit 2 ;;
+    esac
+done
