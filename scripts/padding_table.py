@@ -129,8 +129,9 @@ def table(args: argparse.Namespace) -> int:
 def distance(args: argparse.Namespace) -> int:
     """Kullback-Leibler divergence of each way's next-token distributions from full float32's, and its top tokens."""
     policy = WhisperPolicy(load_checkpoint("base"))
-    rounded = load_checkpoint("base")
-    rounded.model.to(torch.bfloat16)
+    checkpoint = load_checkpoint("base")
+    checkpoint.model.to(torch.bfloat16)
+    rounded = WhisperPolicy(checkpoint)
     found: dict[str, list[tuple[int, Tensor, Tensor]]] = {way: [] for way in args.ways}
     for u in tqdm(read_corpus(args.manifest, domain="GS").corrupted("GS", args.snr, None).utterances[: args.limit]):
         prepared = prepare(policy, u, "full")
@@ -139,7 +140,7 @@ def distance(args: argparse.Namespace) -> int:
         exact = log_pi(policy, encoded, tree)
         for way, rows in found.items():
             every, _, dtype = ("full+" + way if way == "bfloat16" else way).partition("+")
-            other = WhisperPolicy(rounded) if dtype else policy
+            other = rounded if dtype else policy
             prepared = prepare(other, u, every)
             near = log_pi(other, other.encode(prepared), tree)
             kl = (exact.exp() * (exact - near)).sum(-1)
