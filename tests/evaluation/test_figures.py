@@ -39,6 +39,15 @@ def test_a_source_that_lacks_utterances_is_no_level():
     assert plots(rows)["samples"].panels[0].level is None
 
 
+def test_the_level_is_the_source_of_the_same_settings():
+    exact, fast = {"options": {"preset": "exact"}}, {"options": {"preset": "fast"}}
+    rows = [answer("em-tok", steps=steps, **fast) for steps in (5, 10)]
+    rows += [answer("source", text=RIGHT, **exact), answer("source", text=ONE_OFF, **fast)]
+    assert plots(rows)["steps"].panels[0].level == 0.25
+    rows += [answer("em-tok", steps=steps, **exact) for steps in (5, 10)]
+    assert plots(rows)["steps"].panels[0].level is None  # two of them: neither is everybody's
+
+
 def test_the_machine_does_not_divide_a_series():
     rows = [answer("em-tok", samples=g, options={"batch_size": 64 // g}) for g in (4, 16)]
     (series,) = plots(rows)["samples"].panels[0].series
@@ -85,3 +94,15 @@ def test_svg_has_its_own_ids_and_the_colours_of_the_page():
     assert 'id="first-' in text
     assert "em-tok: 0.00 at 4, 0.00 at 16" in text
     assert text == ink.svg(plot, "first")
+
+
+def test_series_of_one_method_are_told_apart_and_the_legend_fits():
+    presets = ({"preset": "exact"}, {"preset": "fast"})
+    methods = ("em-tok-togo", "em-tok-togo-b")
+    rows = [answer(m, options=preset, steps=n) for m in methods for preset in presets for n in (5, 10)]
+    figure = ink._draw(plots(rows)["steps"])
+    (legend,) = figure.legends
+    assert len({(mark.get_color(), mark.get_markersize()) for mark in legend.get_lines()}) == 4
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sharpen.evaluation import paper
-from sharpen.evaluation.results import Column, Line, columns, names, said
+from sharpen.evaluation.results import Column, Line, columns, names, partner, said
 from sharpen.evaluation.statistics import Interval, rate
 
 PARTS = ("em-tok", "pg-tok", "ent-tok")  # the paper's figure of the components, then the one of their beams
@@ -88,7 +88,7 @@ def _against(
         if not shared:
             continue
         series = tuple(_series(group, varied, column, shared) for group in drawn)
-        panels.append(Panel(called[column], series, _level(found, drawn[0][0], [column], shared)))
+        panels.append(Panel(called[column], series, _level(_source(drawn, found), [column], shared)))
         sizes.append(f"{called[column]} {len(shared)}")
     if not panels:
         return None
@@ -129,14 +129,16 @@ def _label(line: Line, *varied: str) -> str:
     return " · ".join(part for part in line.label.split(" · ") if part not in unsaid)
 
 
-def _level(found: Sequence[Line], like: Line, over: Sequence[Column] | None, shared: Ids) -> float | None:
+def _source(drawn: Iterable[Sequence[Line]], found: Sequence[Line]) -> Line | None:
+    """The one source that belongs to all these series, if there is such a one."""
+    sources = {id(line): line for group in drawn if (line := partner(group[0], "source", found))}
+    return next(iter(sources.values())) if len(sources) == 1 else None
+
+
+def _level(source: Line | None, over: Sequence[Column] | None, shared: Ids) -> float | None:
     """The source's WER on the same utterances, where it was run on all of them."""
-    for line in found:
-        if line.method == "source" and line.model == like.model:
-            items = line.items(over, shared)
-            if len(items) == len(shared):
-                return rate(items, resamples=1).value
-    return None
+    items = source.items(over, shared) if source else []
+    return rate(items, resamples=1).value if items and len(items) == len(shared) else None
 
 
 def _time(found: Sequence[Line]) -> Plot | None:
@@ -145,7 +147,8 @@ def _time(found: Sequence[Line]) -> Plot | None:
     if not shared:
         return None
     series = []
-    for group in _groups(timed, "samples"):
+    groups = _groups(timed, "samples")
+    for group in groups:
         points = tuple(
             Point(_seconds(line, shared), rate(line.items(only=shared)), f"G {line.samples}" if line.adapts else "")
             for line in group
@@ -156,7 +159,8 @@ def _time(found: Sequence[Line]) -> Plot | None:
         "Seconds are those of the machine and of the load it had. "
         f"{_saved(timed, shared)}"
     )
-    panel = Panel("", tuple(series), _level(found, timed[0], None, shared))
+    adapting = [group for group in groups if group[0].adapts]
+    panel = Panel("", tuple(series), _level(_source(adapting, found), None, shared))
     title, x = "WER against computing time", "computing seconds for a second of audio"
     return Plot("time", title, x, "WER %", (panel,), caption.strip(), doubling=True, bars=False)
 

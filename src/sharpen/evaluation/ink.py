@@ -105,9 +105,9 @@ def _draw(plot: Plot) -> Any:
         axes.set_visible(False)
     for axes in grid[:, 0]:
         axes.set_ylabel(plot.y, color=INK)
-    legend = figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 2 + across), frameon=False
-    )
+    room = 0.6 + 0.085 * max(map(len, handles))  # inches for a mark and the longest name
+    columns = max(1, min(len(handles), 2 + across, int(size[0] / room)))
+    legend = figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
     for text in legend.get_texts():
         text.set_color(INK)
     return figure
@@ -119,7 +119,8 @@ def _panel(axes: Any, plot: Plot, panel: Panel, handles: dict[str, Any]) -> None
         handles.setdefault("source, as a level", line)
     for k, series in enumerate(panel.series):
         aside = 1.025 ** (2 * k - len(panel.series) + 1) if plot.bars and plot.doubling else 1.0
-        handles.setdefault(series.name, _curve(axes, plot, series, aside))
+        again = sum(other.method == series.method for other in panel.series[:k])
+        handles.setdefault(series.name, _curve(axes, plot, series, aside, again))
     if plot.doubling:
         axes.set_xscale("log", base=2)
         if plot.name != "time":
@@ -138,8 +139,11 @@ def _panel(axes: Any, plot: Plot, panel: Panel, handles: dict[str, Any]) -> None
     axes.spines[["left", "bottom"]].set_color(LINE)
 
 
-def _curve(axes: Any, plot: Plot, series: Series, aside: float) -> Any:
-    """Draws a series; `aside` moves it a little to one side, so that intervals do not cover each other."""
+def _curve(axes: Any, plot: Plot, series: Series, aside: float, again: int) -> Any:
+    """Draws a series; `aside` moves it a little to one side, so that intervals do not cover each other.
+
+    `again` counts the series of the same method before it, from which its size and line tell it.
+    """
     colour = COLOURS.get(series.method, INK)
     beams = series.method.endswith("-b") or series.method == "beam"
     x = [aside * point.x for point in series.points]
@@ -147,10 +151,10 @@ def _curve(axes: Any, plot: Plot, series: Series, aside: float) -> Any:
     style = {
         "color": colour,
         "marker": MARKS.get(series.method, MARKS.get(series.method.split("-")[0], "o")),
-        "markersize": 6,
+        "markersize": 6 + 3 * again,
         "markerfacecolor": colour if beams else CARD,
         "linewidth": 1.8 if beams else 1.3,
-        "linestyle": ":" if "togo" in series.method else "-",
+        "linestyle": ":" if "togo" in series.method else ("-", "--", "-.")[again % 3],
     }
     if plot.bars:
         low = [_shown(plot, p.y.value - p.y.low) for p in series.points]
