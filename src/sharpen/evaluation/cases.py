@@ -14,7 +14,7 @@ from itertools import zip_longest
 
 from sharpen.evaluation.results import Line
 from sharpen.evaluation.rows import Row
-from sharpen.evaluation.score import align, labelled, word_errors
+from sharpen.evaluation.score import align, labelled, recount
 from sharpen.evaluation.tables import latex
 from sharpen.speech.drawing import columns as width_of
 
@@ -58,26 +58,28 @@ def cases(line: Line, source: Line | None, count: int = 5) -> tuple[list[Case], 
         for row in rows:
             if row.seed == line.seeds[0]:
                 text = others.get((column, row.id), row.source_text)
-                found.append(_case(row, column.key, text))
-    found.sort(key=lambda case: (case.after - case.before, case.id))
-    helped = [case for case in found if case.after < case.before][:count]
-    hurt = [case for case in reversed(found) if case.after > case.before][:count]
-    return helped, hurt
+                found.append((_errors(row, row.text) - _errors(row, text), row.id, (row, column.key, text)))
+    found.sort(key=lambda one: one[:2])
+    helped = [heard for change, _, heard in found if change < 0][:count]
+    hurt = [heard for change, _, heard in reversed(found) if change > 0][:count]
+    return [_case(*heard) for heard in helped], [_case(*heard) for heard in hurt]
+
+
+def _errors(row: Row, text: str) -> int:
+    return recount(row.reference, text, row.normaliser)[0].errors
 
 
 def _case(row: Row, domain: str, source: str) -> Case:
     clean = labelled(row.normaliser)
-    reference, before, after = clean(row.reference), clean(source), clean(row.text)
-    errors = word_errors(reference, after)
     return Case(
         row.id,
         domain,
         row.method,
-        word_errors(reference, before).errors,
-        errors.errors,
-        errors.reference,
-        slots(reference, before, after),
-        row.refused,
+        before=_errors(row, source),
+        after=_errors(row, row.text),
+        words=row.errors.reference,
+        slots=slots(clean(row.reference), clean(source), clean(row.text)),
+        refused=row.refused,
     )
 
 

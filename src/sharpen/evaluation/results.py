@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,11 @@ class Line:
     def rows(self) -> list[Row]:
         return [row for rows in self.cells.values() for row in rows]
 
-    @property
+    @cached_property
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({row.seed for row in self.rows}))
 
-    @property
+    @cached_property
     def utterances(self) -> int:
         return len({(column, row.id) for column, rows in self.cells.items() for row in rows})
 
@@ -75,7 +76,7 @@ class Line:
                 by_id.setdefault(row.id, []).append(row)
             for name, rows in by_id.items():
                 if only is None or (column.key, name) in only:
-                    errors = float(np.mean([row.errors.errors for row in rows]))
+                    errors = sum(row.errors.errors for row in rows) / len(rows)
                     found.append(Item(column.key, name, rows[0].speaker, errors, rows[0].errors.reference))
         return found
 
@@ -230,7 +231,7 @@ def _labelled(found: Sequence[Line]) -> Iterator[Line]:
         for key in sorted({key for settings in same for key in settings}, key=_said_first):
             if len({json.dumps(settings.get(key)) for settings in same}) > 1:
                 parts.append(said(key, line.settings.get(key)))
-        yield Line(**{**vars(line), "label": " · ".join(parts)})
+        yield replace(line, label=" · ".join(parts))
 
 
 def _said_first(key: str) -> tuple[int, str]:
