@@ -134,6 +134,21 @@ def test_the_partner_is_the_most_alike():
     assert partner(line, "beam", found) is None
 
 
+def test_settings_of_one_method_are_paired_with_the_paper_s():
+    fast = {"preset": "fast"}
+    rows = [answer("em-tok", samples=g) for g in (1, 4, 16)]
+    rows += [answer("em-tok", options=fast), answer("em-tok", options={"norms": "decoder", **fast})]
+    (found,) = lines(rows).values()
+    pairs = {line.label: other.label for line in found if (other := partner(line, "em-tok", found))}
+    both = "norms encoder+decoder"
+    assert pairs == {
+        f"em-tok · G 1 · {both} · preset exact": f"em-tok · G 16 · {both} · preset exact",
+        f"em-tok · G 4 · {both} · preset exact": f"em-tok · G 16 · {both} · preset exact",
+        f"em-tok · G 16 · {both} · preset fast": f"em-tok · G 16 · {both} · preset exact",
+        "em-tok · G 16 · norms decoder · preset fast": f"em-tok · G 16 · {both} · preset fast",
+    }
+
+
 def test_without_a_source_line_the_rows_tell_what_it_said():
     rows = [answer("em-tok-b", "a", RIGHT, source_text=ONE_OFF), answer("em-tok-b", "b", RIGHT, source_text=RIGHT)]
     (found,) = lines(rows).values()

@@ -45,13 +45,13 @@ class Measured:
 
 
 def measure(found: Sequence[Line], against: Sequence[str] = ("source",)) -> list[Measured]:
-    """The numbers of all lines of one corpus, and each paired with the methods named."""
+    """The numbers of all lines of one corpus, and each paired with the methods named, its own in other settings too."""
     over = columns(found)
     usual = {column: _usual(found, column) for column in over}
     measured = []
     for line in found:
         cells = {column: _cell(line, column, usual[column]) for column in over if column in line.cells}
-        paired = {method: _paired(line, method, found) for method in against if method != line.method}
+        paired = {method: _paired(line, method, found) for method in against}
         measured.append(
             Measured(
                 line=line,

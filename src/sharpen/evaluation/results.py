@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sharpen.errors import SharpenError
+from sharpen.evaluation import paper
 from sharpen.evaluation.rows import Row
 from sharpen.evaluation.score import ErrorCounts, recount
 from sharpen.evaluation.statistics import Interval, Item, Spread, rate, spread
@@ -150,15 +151,26 @@ def names(found: Sequence[Column]) -> dict[Column, str]:
 
 
 def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
-    """The line of another method that is most like this one: the same model, then as many equal settings as can be."""
+    """The line of that method which is most like this one: the same model, then as many equal settings as can be.
+
+    Where it is this line's own method, only those count that are nearer to the paper's settings and to exactness.
+    """
     mine = {key: json.dumps(value) for key, value in line.settings.items()}
 
     def likeness(other: Line) -> tuple[int, int]:
         theirs = {key: json.dumps(value) for key, value in other.settings.items()}
         return sum(theirs.get(key) == value for key, value in mine.items()), other.utterances
 
-    candidates = [o for o in among if o.method == method and o.model == line.model and o is not line]
+    candidates = [o for o in among if o.method == method and o.model == line.model]
+    if line.method == method:
+        candidates = [o for o in candidates if _usual(o) > _usual(line)]
     return max(candidates, key=likeness, default=None)
+
+
+def _usual(line: Line) -> int:
+    """How many of the line's settings are the paper's, or exact."""
+    usual = {**paper.data()["settings"], "preset": "exact"}
+    return sum(usual[key] == line.settings.get(key) for key in ("samples", "steps", "lr", "norms", "preset"))
 
 
 def summary(line: Line) -> Summary:
