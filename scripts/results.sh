@@ -37,10 +37,10 @@ for name in "$@"; do
     steps)
         noisy --preset fast --methods greedy-em,em-seq,em-tok,em-tok-b --steps-at 1,3,5,10,20 --limit 20 \
             --out results/ls-gs10-steps ;;
-    samples)
-        noisy --preset fast --methods em-tok,pg-tok,ent-tok,em-tok-b,pg-tok-b,ent-tok-b --samples 1,4,16 --limit 20 \
-            --out results/ls-gs10-samples
-        noisy --preset fast --methods em-tok,em-tok-b --samples 64 --limit 20 --out results/ls-gs10-samples ;;
+    samples) # G = 16 of em-tok and em-tok-b is in results/ls-gs10
+        noisy --preset fast --methods em-tok,em-tok-b --samples 1,4,64 --limit 20 --out results/ls-gs10-samples
+        noisy --preset fast --methods pg-tok,ent-tok,pg-tok-b,ent-tok-b --samples 1,4,16 --limit 20 \
+            --out results/ls-gs10-samples ;;
     sizes)
         noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
     tune)
