@@ -138,6 +138,7 @@ def test_adapting(tmp_path, capsys):
         (["--method", "magic"], "invalid choice"),
         (["--device", "abacus"], "abacus"),
         (["--nonsense"], "unrecognized arguments"),
+        (["--explain"], "source does not: give --method too"),
     ],
 )
 def test_bad_usage_is_answered_with_advice_and_2(arguments, message, capsys):
@@ -150,6 +151,20 @@ def test_bad_usage_is_answered_with_advice_and_2(arguments, message, capsys):
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--snr", "5"], "none is named: give --noise too"),
+        (["--noise-dir", "noises"], "none is named: give --noise too"),
+        (["--workers", "3"], "give --engine ray too"),
+        (["--address", "auto"], "give --engine ray too"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(arguments, message, tmp_path, capsys):
+    assert main(["evaluate", str(EXAMPLES / "manifest.jsonl"), "--out", str(tmp_path), *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_interrupted_keeps_what_is_finished(tmp_path, wav):

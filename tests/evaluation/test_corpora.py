@@ -82,6 +82,19 @@ def test_a_manifest_with_the_leaderboards_fields(tmp_path):
     assert {(u.language, u.domain) for u in asked.utterances} == {("pl", "mine")}
 
 
+def test_zero_is_a_name_and_noise_has_its_ratio(tmp_path):
+    sound(tmp_path / "a.flac", 0.5)
+    row = {"id": 0, "audio_filepath": "a.flac", "text": "x", "speaker": 0, "noise": "GS"}
+    (u,) = read_corpus(manifest(tmp_path, row)).utterances
+    assert (u.id, u.speaker, u.domain, u.mixed) == ("0", "0", "GS", {})
+    (u,) = read_corpus(manifest(tmp_path, row | {"snr": 5, "snr_rule": "true"})).utterances
+    assert u.mixed == {"noise": "GS", "snr": 5.0}
+    corpus = read_corpus(manifest(tmp_path, row | {"snr": 5, "overflow": "clip"}))
+    assert corpus.utterances[0].mixed == {"noise": "GS", "snr": 5.0, "overflow": "clip"}
+    with pytest.raises(SharpenError, match="0 is in GS at 5 dB already"):
+        corpus.corrupted("GS", 10.0)
+
+
 def test_names_in_a_manifest_without_ids(tmp_path):
     for name in ("x/1.wav", "y/1.wav", "y/2.wav"):
         sound(tmp_path / name, 1.0)
@@ -111,6 +124,8 @@ def test_everything_wrong_with_a_manifest_is_named_by_line(tmp_path):
         {"id": "g", "audio_filepath": "noise.wav", "text": "x"},
         good,
         {"id": "h", "audio_filepath": "a.flac", "text": "x", "duration": 0},
+        {"id": "i", "audio_filepath": "a.flac", "text": "\ud83d"},
+        {"id": "j", "audio_filepath": "a.flac", "text": "x", "noise": "GS", "snr": "loud"},
     ]
     path = manifest(tmp_path, *rows)
     expected = {
@@ -119,13 +134,15 @@ def test_everything_wrong_with_a_manifest_is_named_by_line(tmp_path):
         5: "no audio at .*gone.flac",
         6: "no text",
         7: "no audio_filepath",
-        8: "expected numbers of seconds",
+        8: "expected numbers",
         9: "unknown language 'klingon'",
         10: "not audio that can be decoded",
         11: "a second a in clean",
         12: "expected more than 0",
+        13: "half a character",
+        14: "'snr': 'loud'",
     }
-    with pytest.raises(SharpenError, match=r"10 of 11 entries cannot be used: .* line 3: .*; and 5 more.*--skip-bad"):
+    with pytest.raises(SharpenError, match=r"12 of 13 entries cannot be used: .* line 3: .*; and 7 more.*--skip-bad"):
         read_corpus(path)
     corpus = read_corpus(path, skip_bad=True)
     assert [u.id for u in corpus.utterances] == ["a"]

@@ -10,6 +10,7 @@ from sharpen.cli import corpus as command
 from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora import read_corpus
 from sharpen.evaluation.corruption import build
+from sharpen.evaluation.plan import Part, Run, plan, settings
 from sharpen.speech.audio import read_audio
 
 IDS = [f"7-1-000{i}" for i in range(5)]
@@ -70,6 +71,19 @@ def test_written_files_read_back_as_the_samples_mixed_without_files(clean, noise
         assert np.array_equal(there.samples(), here.samples())
         peak = max(peak, float(np.abs(here.samples()).max()))
     assert (peak > 1.0) == (overflow == "float")  # the test reaches the range's end
+
+
+def test_rows_of_two_ratios_are_two_and_those_of_files_and_of_no_files_are_one(clean, tmp_path):
+    def keys(part):
+        work = plan([part], settings(["source"]), Run())
+        return [key for batch in work.batches for key in batch.keys(work.run)]
+
+    for snr in (5, 10):
+        build(clean, tmp_path / f"at-{snr}", snr, domains=("GS",))
+    build(clean, tmp_path / "legacy", 10, domains=("GS",), snr_rule="ms-snsd-legacy")
+    five, ten, legacy = (keys(Part(read_corpus(tmp_path / name))) for name in ("at-5", "at-10", "legacy"))
+    assert len({*five, *ten, *legacy}) == 3 * len(IDS)
+    assert ten == keys(Part(clean.corrupted("GS", 10.0), "GS", 10.0))
 
 
 def test_the_ratio_in_the_written_files_is_true(clean, noises, tmp_path):

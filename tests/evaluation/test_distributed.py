@@ -50,15 +50,32 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(place, tmp_path, monk
 
 
 def test_what_a_worker_cannot_survive_is_listed_and_the_rest_is_done(place, tmp_path, monkeypatch):
-    """A batch at which every worker dies, as memory that runs out would have it."""
+    """As many batches at which every worker dies, as memory that runs out would have it, as there are workers."""
     model, manifest = place
     work = tiny.work(manifest, model, ["source"])
-    monkeypatch.setattr(distributed, "RESTARTS", 0)
-    monkeypatch.setattr(distributed.Worker, "compute", _deadly(work.batches[1].utterances[0].id))
+    monkeypatch.setattr(distributed, "RETRIES", 1)
+    monkeypatch.setattr(distributed.Worker, "compute", _deadly([batch.utterances[0].id for batch in work.batches[:2]]))
     with Store(tmp_path) as store:
         rows = evaluate(work, store, Distributed(workers=2))
-    assert [bool(row.failed) for row in rows] == [False, False, True, True, False, False, False, False]
-    assert "Died" in rows[2].failed
+    assert [bool(row.failed) for row in rows] == [True, True, True, True, False, False, False, False]
+    assert "Actor" in rows[2].failed
+
+
+def test_a_worker_without_room_holds_nothing_up(place, tmp_path, monkeypatch):
+    model, manifest = place
+    work = tiny.work(manifest, model, ["source"])
+    small = Distributed(workers=1)
+    monkeypatch.setattr(Distributed, "_start", lambda self, ray, run, start=Distributed._start: start(small, ray, run))
+    with Store(tmp_path) as store:
+        rows = evaluate(work, store, Distributed(workers=3))
+    assert not any(row.failed for row in rows)
+    assert len(rows) == work.size
+
+
+def test_what_the_cluster_cannot_have_is_not_waited_for():
+    distributed._room({"CPU": 4.0}, {"CPU": 4, "GPU": 0})
+    with pytest.raises(SharpenError, match="needs 1 GPU, and the whole cluster has 0"):
+        distributed._room({"CPU": 4.0}, {"CPU": 4, "GPU": 1})
 
 
 def _deadly(cursed):
@@ -68,7 +85,7 @@ def _deadly(cursed):
 
         from sharpen.evaluation.evaluate import compute
 
-        if batch.utterances[0].id == cursed:
+        if batch.utterances[0].id in cursed:
             os._exit(1)
         return compute(self.model, self.run, batch, done)
 

@@ -48,6 +48,11 @@ def test_settings_multiply_only_where_it_makes_a_difference():
         ("em-tok-b", 4, (1, 3, 10), 0),
         ("em-tok-b", 16, (1, 3, 10), 0),
     ]
+    assert [(s.method, s.seed) for s in settings(["source", "em-tok-b", "em-tok"], seeds=(7,))] == [
+        ("source", 0),  # nothing is drawn: with other seeds it is the same row
+        ("em-tok-b", 0),
+        ("em-tok", 7),
+    ]
     assert chosen[4].adaptation().greedy_at == (1, 3)
     assert chosen[4].adaptation().steps == 10
     with pytest.raises(SharpenError, match="unknown method 'em-tik'"):
@@ -148,6 +153,17 @@ def test_nothing_is_computed_twice(place, tmp_path):
     assert calls[1] == [order[2:4], order[4:6]]
     assert more[:3] == first  # the third stands as it was, though its batch was computed once more
     assert len(read_rows(tmp_path)) == 6
+
+
+def test_rows_of_another_question_are_not_taken_for_answers(place, tmp_path):
+    model, manifest = place
+    work = tiny.work(manifest, model, ["source"], limit=1)
+    rows_of(work, tmp_path)
+    batch = work.batches[0]
+    for name, value in (("reference", "mended"), ("language", "de")):
+        asked = replace(batch, utterances=(replace(batch.utterances[0], **{name: value}),))
+        with pytest.raises(SharpenError, match=rf"with the {name} .*, and now it is '{value}': give another folder"):
+            rows_of(replace(work, batches=(asked,)), tmp_path)
 
 
 def test_an_utterance_that_cannot_be_read_stops_nothing(tmp_path):

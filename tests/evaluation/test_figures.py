@@ -75,6 +75,18 @@ def test_computing_time_and_what_beams_save():
     assert "em-tok-b against em-tok: 35 % at G = 16 (the paper: nearly 35% at G = 16)" in plot.caption
 
 
+def test_seconds_of_other_machines_are_another_series():
+    rows = [answer("em-tok", seconds=20.0), answer("em-tok-b", seconds=13.0)]
+    rows += [answer("em-tok-b", seconds=2.0, options={"threads": 8})]
+    plot = plots(rows)["time"]
+    assert [series.name for series in plot.panels[0].series] == [
+        "em-tok",
+        "em-tok-b · threads 1",
+        "em-tok-b · threads 8",
+    ]
+    assert "35 % at G = 16 (the paper" in plot.caption
+
+
 def test_entropy_is_the_mean_of_complete_episodes():
     traces = ([4.0, 2.0, 1.0], [2.0, 2.0, 2.0], [9.0, 9.0])
     rows = [answer("em-tok", str(i), trace={"H_tok": trace}) for i, trace in enumerate(traces)]

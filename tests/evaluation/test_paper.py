@@ -94,6 +94,7 @@ def test_model_sizes_are_on_gaussian_noise_only():
         ("librispeech-test-other", "GS", 5.0, setting()),
         ("librispeech-test-other", "GS", None, setting()),
         ("librispeech-test-clean", "GS", 10.0, setting()),
+        ("librispeech_asr-other-validation", "GS", 10.0, setting()),
         ("librispeech-test-other", "clean", None, setting()),
         ("commonvoice-multilingual", "pl", None, setting()),
         ("speechocean762", "Mandarin", None, setting()),

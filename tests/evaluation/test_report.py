@@ -116,6 +116,12 @@ def test_other_methods_to_compare_with():
         report.build(rows, ["nonsense"])
 
 
+def test_a_source_that_was_not_run_by_itself_is_named_so():
+    rows = [noise("em-tok-b", id, RIGHT, source_text=ONE_OFF) for id in "ab"]
+    against = report.build(rows).sections[0].tables[1]
+    assert (against.head[1], against.rows[0][1].text) == ("against", "source, of the same rows")
+
+
 def test_failed_rows_are_counted_and_listed():
     made = report.build([*small(), noise("em-tok-b", "c", "", failed="no sound in c.flac")])
     assert made.sections[0].tables[0].rows[1][1].text == "2 each"

@@ -149,6 +149,30 @@ def test_settings_of_one_method_are_paired_with_the_paper_s():
     }
 
 
+def test_a_partner_has_the_same_utterances_whatever_its_threads():
+    rows = [answer("em-tok", id, options={"threads": 2}) for id in "abc"]
+    rows += [answer("beam", id, options={"threads": 4}) for id in "abc"]
+    rows += [answer("beam", "d", options={"threads": 2}), answer("source", "d")]
+    (found,) = lines(rows).values()
+    line = next(line for line in found if line.method == "em-tok")
+    assert partner(line, "beam", found).options["threads"] == 4
+    assert partner(line, "source", found) is None
+
+
+def test_columns_that_would_have_one_name_have_their_ratios():
+    rows = [answer("source", domain="GS"), answer("source", domain="GS", options={"snr": 10.0})]
+    (found,) = lines(rows).values()
+    assert sorted(names(columns(found)).values()) == ["GS", "GS 10 dB"]
+
+
+def test_folders_with_other_references_are_not_mixed(tmp_path):
+    for name, reference in (("one", "x"), ("two", "y")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.jsonl").write_text(answer("source", reference=reference).as_json() + "\n")
+    with pytest.raises(SharpenError, match="another reference or language"):
+        read([tmp_path / "one", tmp_path / "two"])
+
+
 def test_without_a_source_line_the_rows_tell_what_it_said():
     rows = [answer("em-tok-b", "a", RIGHT, source_text=ONE_OFF), answer("em-tok-b", "b", RIGHT, source_text=RIGHT)]
     (found,) = lines(rows).values()

@@ -136,6 +136,13 @@ def test_a_domain_with_one_speaker_is_resampled_by_utterances():
     assert found.low < found.value < found.high
 
 
+def test_a_domain_with_one_speaker_who_is_also_in_another_too():
+    one = items([9, 1, 9, 1, 9, 1], domain="b", prefix="other", speakers="pppppp")
+    both = rate(items([3, 4, 3, 4], domain="a", speakers="pqrs") + one)
+    assert both.unit == "utterances"
+    assert both.high - both.low > 0.4 * (rate(one).high - rate(one).low)  # half the mean is that domain
+
+
 def test_nothing_has_no_rate():
     with pytest.raises(SharpenError, match="no utterances"):
         rate([])

@@ -93,6 +93,18 @@ def test_failures_are_tried_again(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [NAME]
 
 
+def test_failures_that_are_not_tried_again_stay_on_record(tmp_path):
+    bad = replace(ROW, failed="no audio")
+    path = written(tmp_path, [bad])
+    before = path.read_bytes()
+    written(tmp_path, [])  # a run that was killed at once
+    assert path.read_bytes() == before
+    written(tmp_path, numbered(3)[1:])  # one with another plan
+    assert [row.failed for row in read_rows(tmp_path)] == ["no audio", "", ""]
+    written(tmp_path, [replace(bad, failed="still none")])
+    assert [row.failed for row in read_rows(tmp_path)] == ["", "", "still none"]
+
+
 def test_an_answer_stands_before_a_failure_whichever_came_first(tmp_path):
     bad = replace(ROW, failed="no audio")
     for rows in ([bad, ROW], [ROW, bad]):
@@ -111,5 +123,8 @@ def test_places_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SharpenError, match="give another folder to --out"):
         Store(tmp_path / "file" / "under")
+    (tmp_path / "folder" / NAME).mkdir(parents=True)
+    with pytest.raises(SharpenError, match="cannot write to"):
+        Store(tmp_path / "folder")
     with pytest.raises(SharpenError, match="no such file"):
         read_rows(tmp_path / "nothing")

@@ -56,8 +56,21 @@ def test_the_table_marks_the_lowest_and_the_papers():
         "source: 60.00",
         "lowest: lr 0.003, 10 steps, G 16, 15.00 [10.00, 20.00]",
         "the paper's choice: lr 0.001, 10 steps, G 16, 30.00 [30.00, 30.00]",
-        "difference -15.00 [-20.00, -10.00], which tells them apart",
+        "difference -15.00 [-20.00, -10.00], to be confirmed on other speech: the lowest of 4 is partly luck, "
+        "which the interval leaves out",
     ]
+
+
+def test_greedy_search_has_no_size_to_choose():
+    rows = [row(1e-3, 10, 1, name, 1, method="greedy-em") for name in "ab"]
+    assert "the paper's choice is the lowest of this grid" in table(cells(rows))
+    assert "is not in this grid" in table(cells([replace(r, method="em-tok") for r in rows]))
+
+
+def test_one_recording_in_several_noises_is_one_unit():
+    rows = points({PAPER: (1, 3)})
+    copies = [replace(r, domain=noise) for r in rows for noise in ("GS", "AC", "BA")]
+    assert [(item.errors, item.words) for item in cells(copies)[0].items] == [(3, 30), (9, 30)]
 
 
 def test_the_verdict_says_what_is_not_known():

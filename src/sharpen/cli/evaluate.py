@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sharpen.cli.values import DONE, FAILED, count, positive
+from sharpen.errors import SharpenError
 from sharpen.method.objectives import METHODS
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
     add("--max-seconds", type=float, metavar="S", help="leave out longer utterances (over 30 s none can be evaluated)")
     add("--noise", type=words, default=("clean",), metavar="N,N",
         help="mix in GS, or with --noise-dir AA AC BA CM MU NB SD TP VC; clean: nothing (default: clean)")  # fmt: skip
-    add("--snr", type=numbers, default=(10.0,), metavar="DB,DB", help="signal-to-noise ratios (default: 10)")
+    add("--snr", type=numbers, metavar="DB,DB", help="signal-to-noise ratios of --noise (default: 10)")
     add("--noise-dir", metavar="DIR", help="the folder of noise clips")
 
 
@@ -79,7 +80,7 @@ def add_machine(parser: argparse.ArgumentParser, model: bool = True) -> None:
     add("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
     add("--threads", type=positive, metavar="N", help="CPU threads of each model (default: torch's choice)")
     add("--engine", choices=("local", "ray"), default="local", help="ray: several models at once (needs sharpen[ray])")
-    add("--workers", type=positive, default=2, metavar="N", help="models that ray runs (default: 2)")
+    add("--workers", type=positive, metavar="N", help="models that ray runs (default: 2)")
     add("--address", metavar="HOST:PORT", help="of a running ray cluster (default: start one on this machine)")
 
 
@@ -103,6 +104,8 @@ def the_parts(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
     from sharpen.evaluation.corpora import read_corpus
     from sharpen.evaluation.plan import Part
 
+    if args.noise == ("clean",) and (args.snr or args.noise_dir):
+        raise SharpenError("--snr and --noise-dir say how noise is mixed in, and none is named: give --noise too")
     options = {name: getattr(args, name) for name in ("layout", "language", "domain", "skip_bad", "max_seconds")}
     parts = []
     for where in corpora:
@@ -111,7 +114,8 @@ def the_parts(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
             if noise == "clean":
                 parts.append(Part(corpus))
             else:
-                parts += [Part(corpus.corrupted(noise, snr, args.noise_dir), noise, snr) for snr in args.snr]
+                ratios = args.snr or (10.0,)
+                parts += [Part(corpus.corrupted(noise, snr, args.noise_dir), noise, snr) for snr in ratios]
     return parts
 
 
@@ -136,7 +140,9 @@ def the_engine(args: argparse.Namespace) -> Engine:
     if args.engine == "ray":
         from sharpen.evaluation.distributed import Distributed
 
-        return Distributed(args.workers, args.address)
+        return Distributed(args.workers or 2, args.address)
+    if args.workers or args.address:
+        raise SharpenError("--workers and --address are for Ray: give --engine ray too, or leave them out")
     from sharpen.evaluation.evaluate import local
 
     return local

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sharpen.cli.values import DONE, FAILED, count, optional, positive, yes_no
+from sharpen.errors import SharpenError
 from sharpen.method.objectives import METHODS
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def _adaptation(args: argparse.Namespace) -> Adaptation | None:
     from sharpen.method.adapt import Adaptation
 
     if METHODS[args.method].search is None:
+        if args.explain:
+            raise SharpenError(f"--explain shows what adapting changes, and {args.method} does not: give --method too")
         return None
     return Adaptation(
         method=args.method,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
@@ -40,6 +41,9 @@ class Utterance:
     path: Path | Stored
     corruption: Corruption | None = None
     offset: float | None = None  # seconds into the recording, where the corpus cuts it; None takes all of it
+    mixed: Mapping[str, Any] = field(
+        default_factory=dict, hash=False
+    )  # noise that is in the recording already, and its ratio
 
     def samples(self) -> np.ndarray:
         """(N,) float32, mono, 16 kHz, with the noise of the corruption in it."""
@@ -77,6 +81,12 @@ class Corpus:
         overflow: str = "float",
     ) -> Corpus:
         """The same utterances in noise, mixed when they are read: exactly the samples that `build` writes to files."""
+        for u in self.utterances:
+            if u.mixed:
+                raise SharpenError(
+                    f"{self.name}: {u.id} is in {u.mixed['noise']} at {u.mixed['snr']:g} dB already; "
+                    f"take the clean corpus to mix {noise} into it, or leave --noise out"
+                )
         added = corruption(noise, snr, folder, snr_rule=snr_rule, overflow=overflow)
         noisy = (replace(u, domain=noise, corruption=added) for u in self.utterances)
         return replace(self, utterances=tuple(noisy))
@@ -165,6 +175,10 @@ def _utterance(
     if isinstance(entry.audio, Path) and not entry.audio.is_file():
         return Skip(f"{entry.place}: no audio at {entry.audio}")
     try:
+        f"{entry.id}{entry.text}".encode()
+    except UnicodeEncodeError:
+        return Skip(f"{entry.place}: its text or id holds half a character (a lone surrogate); write it again")
+    try:
         code = language_code(language or entry.language or "en")
         duration = _seconds(entry.audio) - (entry.offset or 0.0) if entry.duration is None else entry.duration
     except SharpenError as error:
@@ -183,6 +197,7 @@ def _utterance(
         duration=duration,
         path=entry.audio,
         offset=entry.offset,
+        mixed=entry.mixed,
     )
 
 

@@ -1,13 +1,16 @@
 """The engine that spreads over machines: Ray actors with a model each, batches as their tasks.
 
-The driver alone writes rows, so a worker may die at any moment: Ray starts it again and repeats its task. A corpus must
-be under the same path on every machine.
+The driver alone writes rows, so a worker may die at any moment: Ray starts it again and repeats its task, a few times
+where it dies of the task. Workers for which the cluster has no room yet wait, and hold no batch while they do. A corpus
+must be under the same path on every machine.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+import warnings
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +19,8 @@ from sharpen.evaluation.evaluate import compute, load_model
 from sharpen.evaluation.plan import Batch, Run
 from sharpen.evaluation.rows import Row
 
-RESTARTS = 3  # deaths of a worker that Ray mends by itself, and attempts at one task
+RETRIES = 3  # of one task whose worker died
+PATIENCE = 60.0  # seconds without any worker, after which that is said
 OBJECTS = 100_000_000  # bytes of shared memory: rows and file names are all that travels
 
 
@@ -64,46 +68,62 @@ class Distributed:
 
     def _actors(self, ray: Any, run: Run, batches: Sequence[Batch]) -> list[Any]:
         needs = {"num_cpus": run.threads, **({"num_gpus": 1} if run.device.startswith("cuda") else {})}
-        remote = ray.remote(max_restarts=RESTARTS, max_task_retries=RESTARTS, **needs)(Worker)
+        _room(ray.cluster_resources(), {"CPU": needs["num_cpus"], "GPU": needs.get("num_gpus", 0)})
+        remote = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **needs)(Worker)
         languages = {u.language for batch in batches for u in batch.utterances}
-        actors = [remote.remote(run, languages) for _ in range(min(self.workers, len(batches)))]
-        try:
-            ray.get(actors[0].pid.remote())
-        except ray.exceptions.RayError as error:
-            raise SharpenError(f"no worker could be made ready: {_reason(error)}") from error
-        return actors
+        return [remote.remote(run, languages) for _ in range(min(self.workers, len(batches)))]
 
 
 def _spread(
     ray: Any, actors: Sequence[Any], run: Run, batches: Sequence[Batch], done: Collection[str]
 ) -> Iterator[list[Row]]:
-    """Each actor has one batch at a time and takes the next when it is through."""
-    waiting = iter(batches)
+    """Each actor has one batch at a time, the first as soon as it is there, and takes the next when it is through."""
+    waiting = deque(batches)
+    coming = {actor.pid.remote(): actor for actor in actors}
     working: dict[Any, tuple[Any, Batch]] = {}  # task -> who does what
 
     def give(actor: Any) -> None:
-        batch = next(waiting, None)
-        if batch is not None:
+        if waiting:
+            batch = waiting.popleft()
             known = frozenset(key for key in batch.keys(run) if key in done)
             working[actor.compute.remote(batch, known)] = actor, batch
 
-    for actor in actors:
-        give(actor)
-    while working:
-        (task,), _ = ray.wait(list(working))
-        actor, batch = working.pop(task)
-        try:
-            rows = ray.get(task)
-        except ray.exceptions.RayError as error:
-            # Every attempt killed the worker. The others go on; the batch is listed, and the next run tries it again.
-            rows = [replace(row, failed=_reason(error)) for u in batch.utterances for row in batch.blanks(run, u)]
-            if isinstance(error, ray.exceptions.ActorDiedError):
-                actor = None
-        yield [row for row in rows if row.key not in done]
-        if actor is not None:
-            give(actor)
-        elif not working and next(waiting, None) is not None:  # an idle worker would have taken it
-            raise SharpenError(f"all workers died; the last one said: {rows[0].failed}. Run the same command to go on")
+    while working or waiting:
+        tasks = [*working, *coming]
+        ended, _ = ray.wait(tasks, timeout=None if working else PATIENCE)
+        if not ended:
+            warnings.warn("no worker is ready yet: the cluster may be busy, or the model is still loaded", stacklevel=2)
+            continue
+        (task,) = ended
+        if task in coming:
+            actor = coming.pop(task)
+            try:
+                ray.get(task)
+            except ray.exceptions.RayError as error:
+                if not working and not coming:
+                    raise SharpenError(f"no worker could be made ready: {_reason(error)}") from error
+            else:
+                give(actor)
+        else:
+            actor, batch = working.pop(task)
+            try:
+                rows = ray.get(task)
+                give(actor)
+            except ray.exceptions.RayError as error:
+                # Every attempt killed the worker, which Ray starts once more. The next run tries the batch again.
+                rows = [replace(row, failed=_reason(error)) for u in batch.utterances for row in batch.blanks(run, u)]
+                coming[actor.pid.remote()] = actor
+            yield [row for row in rows if row.key not in done]
+
+
+def _room(there: Mapping[str, float], needs: Mapping[str, float]) -> None:
+    """Refuses to wait for what the cluster cannot have."""
+    for what, amount in needs.items():
+        if there.get(what, 0) < amount:
+            raise SharpenError(
+                f"a worker needs {amount:g} {what}, and the whole cluster has {there.get(what, 0):g}: "
+                "take fewer --threads, another --device, or a larger cluster"
+            )
 
 
 def _reason(error: Exception) -> str:

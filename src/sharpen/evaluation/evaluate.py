@@ -33,6 +33,7 @@ Engine = Callable[[Run, Sequence[Batch], Collection[str]], Iterator[list[Row]]]
 
 def evaluate(plan: Plan, store: Store, engine: Engine, on_rows: Callable[[list[Row]], None] | None = None) -> list[Row]:
     """Computes what the store lacks and writes it as it comes; returns the plan's rows, with those that failed."""
+    _agree(plan, store)
     missing = [batch for batch in plan.batches if any(key not in store for key in batch.keys(plan.run))]
     if missing:
         for rows in engine(plan.run, missing, frozenset(store.rows)):
@@ -40,6 +41,20 @@ def evaluate(plan: Plan, store: Store, engine: Engine, on_rows: Callable[[list[R
             if on_rows is not None:
                 on_rows(added)
     return plan.rows(store)
+
+
+def _agree(plan: Plan, store: Store) -> None:
+    """Refuses to take rows as the plan's that were made from another reference, or heard as another language."""
+    for batch in plan.batches:
+        for blank in (row for u in batch.utterances for row in batch.blanks(plan.run, u)):
+            there = store.rows.get(blank.key)
+            for name in ("reference", "language") if there is not None else ():
+                old, new = getattr(there, name), getattr(blank, name)
+                if new and old != new:
+                    raise SharpenError(
+                        f"{store.path} has {blank.corpus} {blank.id} with the {name} {old!r}, and now it is {new!r}: "
+                        "give another folder to --out, or remove its rows"
+                    )
 
 
 def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator[list[Row]]:

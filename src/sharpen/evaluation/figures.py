@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sharpen.evaluation import paper
-from sharpen.evaluation.results import Column, Line, columns, names, partner, said
+from sharpen.evaluation.results import OF_THE_MACHINE, Column, Line, columns, names, partner, said
 from sharpen.evaluation.statistics import Interval, rate
 
 PARTS = ("em-tok", "pg-tok", "ent-tok")  # the paper's figure of the components, then the one of their beams
 BEAMS = ("em-tok", "em-tok-b", "pg-tok-b", "ent-tok-b")
-OF_THE_MACHINE = ("batch_size", "threads", "device")  # they change rounding, not the method
 
 Ids = set[tuple[str, str]]  # (domain, id)
 
@@ -100,13 +99,13 @@ def _against(
     return Plot(name, title, x, "WER %", tuple(panels), caption, doubling=True)
 
 
-def _groups(found: Iterable[Line], *varied: str) -> list[list[Line]]:
-    """Lines that differ in nothing but what is varied and the machine; one for each value, that with most rows."""
-    groups: dict[str, dict[tuple[int, ...], Line]] = {}
+def _groups(found: Iterable[Line], varied: str, ignored: Sequence[str] = OF_THE_MACHINE) -> list[list[Line]]:
+    """Lines that differ in nothing but what is varied or ignored; one for each value, that with most rows."""
+    groups: dict[str, dict[int, Line]] = {}
     for line in found:
-        rest = {k: v for k, v in line.settings.items() if k not in (*varied, *OF_THE_MACHINE)}
+        rest = {k: v for k, v in line.settings.items() if k not in (varied, *ignored)}
         group = groups.setdefault(line.method + json.dumps(rest, sort_keys=True), {})
-        at = tuple(getattr(line, name) for name in varied)
+        at = getattr(line, varied)
         if at not in group or group[at].utterances < line.utterances:
             group[at] = line
     return [[group[at] for at in sorted(group)] for group in groups.values()]
@@ -119,13 +118,13 @@ def _shared(found: Sequence[Line], over: Iterable[Column] | None = None) -> Ids:
 
 def _series(group: Sequence[Line], varied: str, column: Column, shared: Ids) -> Series:
     points = tuple(Point(getattr(line, varied), rate(line.items([column], shared))) for line in group)
-    return Series(_label(group[0], varied), group[0].method, points)
+    return Series(_label(group[0], varied, *OF_THE_MACHINE), group[0].method, points)
 
 
-def _label(line: Line, *varied: str) -> str:
-    """The line's label without what the axis says and without the machine."""
+def _label(line: Line, *unsaid_names: str) -> str:
+    """The line's label without what the axis says or what does not matter to it."""
     values = line.settings
-    unsaid = {said(name, values[name]) for name in (*varied, *OF_THE_MACHINE) if name in values}
+    unsaid = {said(name, values[name]) for name in unsaid_names if name in values}
     return " · ".join(part for part in line.label.split(" · ") if part not in unsaid)
 
 
@@ -147,7 +146,7 @@ def _time(found: Sequence[Line]) -> Plot | None:
     if not shared:
         return None
     series = []
-    groups = _groups(timed, "samples")
+    groups = _groups(timed, "samples", ignored=())  # the machine and its threads are what seconds depend on
     for group in groups:
         points = tuple(
             Point(_seconds(line, shared), rate(line.items(only=shared)), f"G {line.samples}" if line.adapts else "")
@@ -168,7 +167,7 @@ def _time(found: Sequence[Line]) -> Plot | None:
 def _full_length(found: Sequence[Line]) -> list[Line]:
     """Of lines that differ in their steps alone: that of the paper's ten, or else the longest."""
     kept = []
-    for group in _groups(found, "steps"):
+    for group in _groups(found, "steps", ignored=()):
         ten = [line for line in group if line.steps == paper.data()["settings"]["steps"]]
         kept.append(ten[0] if ten else group[-1])
     return kept
@@ -184,10 +183,8 @@ def _saved(timed: Sequence[Line], shared: Ids) -> str:
     parts = []
     for line in timed:
         if line.method == "em-tok-b":
-            rest = {k: v for k, v in line.settings.items() if k not in OF_THE_MACHINE}
             for other in timed:
-                theirs = {k: v for k, v in other.settings.items() if k not in OF_THE_MACHINE}
-                if other.method == "em-tok" and theirs == rest:
+                if other.method == "em-tok" and other.settings == line.settings:
                     share = 1 - _seconds(line, shared) / _seconds(other, shared)
                     parts.append(f"{100 * share:.0f} % at G = {line.samples}")
     (given,) = next(f["values"] for f in paper.data()["figures"] if f["name"] == "fig-time")
@@ -209,7 +206,7 @@ def _entropy(found: Sequence[Line]) -> Plot | None:
         traces = _traces(line)
         mean = np.mean([traces[key] for key in sorted(shared)], axis=0)
         points = tuple(Point(i, Interval(float(v), float(v), float(v), "", 0)) for i, v in enumerate(mean))
-        series.append(Series(_label(line, "samples", "steps"), line.method, points))
+        series.append(Series(_label(line, "samples", "steps", *OF_THE_MACHINE), line.method, points))
     caption = (
         f"Mean over {len(shared)} utterances and their hypotheses, before each update. Each method measures its own "
         "hypotheses, and beams are surer than samples: compare the fall of a line, not the height of two."

@@ -42,9 +42,9 @@ class StoredAudio:
 
 
 def hub_name(where: str) -> str:
-    """What the corpus is called: the dataset's own name, and its configuration."""
-    name, config, _ = _parts(where)
-    return "-".join(part for part in (Path(name).name, config) if part)
+    """What the corpus is called: the dataset's own name, its configuration, and any split but `test`."""
+    name, config, split = _parts(where)
+    return "-".join(part for part in (Path(name).name, config, split if split != "test" else "") if part)
 
 
 def read_hub(where: str) -> Iterator[Entry | Skip]:
@@ -92,7 +92,7 @@ def _load(where: str, name: str, config: str, split: str) -> Any:
         ) from error
     try:
         return datasets.load_dataset(name, config or None, split=split)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # a RuntimeError: it comes with a script, and none is run
         raise SharpenError(f"{where} cannot be loaded by datasets {datasets.__version__}: {error}") from error
 
 

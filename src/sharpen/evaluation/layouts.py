@@ -8,13 +8,15 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from sharpen.errors import SharpenError
 from sharpen.speech.noise import SUFFIXES
+
+USUAL = {"snr_rule": "true", "overflow": "float"}  # how noise is mixed unless something else is asked for
 
 
 class Stored(Protocol):
@@ -37,6 +39,9 @@ class Entry:
     duration: float | None = None  # seconds
     offset: float | None = None  # seconds into the audio at which it begins; only some manifests cut recordings so
     corpus: str = ""
+    mixed: Mapping[str, Any] = field(
+        default_factory=dict, hash=False
+    )  # how noise was mixed into the audio: its name, the ratio
 
 
 @dataclass(frozen=True)
@@ -103,20 +108,34 @@ def _manifest(path: Path, where: Path) -> Iterator[Entry | Skip]:
             stem = audio.stem if stems[audio.stem] == 1 else f"{audio.parent.name}/{audio.stem}"
             try:
                 yield Entry(
-                    id=str(row.get("id") or (f"{stem}@{row['offset']}" if row.get("offset") else stem)),
+                    id=_said(row, "id") or (f"{stem}@{row['offset']}" if row.get("offset") else stem),
                     audio=audio,
                     text=row["text"],
                     place=place,
-                    language=str(row.get("language") or row.get("lang") or ""),
-                    speaker=str(row.get("speaker") or ""),
-                    domain=str(row.get("domain") or row.get("accent") or row.get("noise") or ""),
+                    language=_said(row, "language", "lang"),
+                    speaker=_said(row, "speaker"),
+                    domain=_said(row, "domain", "accent", "noise"),
                     duration=None if row.get("duration") is None else float(row["duration"]),
                     offset=None if row.get("offset") is None else float(row["offset"]),
-                    corpus=str(row.get("corpus") or ""),
+                    corpus=_said(row, "corpus"),
+                    mixed=_mixed(row),
                 )
             except (TypeError, ValueError):
-                seen = {name: row[name] for name in ("duration", "offset") if name in row}
-                yield Skip(f"{place}: {seen}, expected numbers of seconds")
+                seen = {name: row[name] for name in ("duration", "offset", "snr") if name in row}
+                yield Skip(f"{place}: {seen}, expected numbers (of seconds, of decibels)")
+
+
+def _said(row: Mapping[str, Any], *names: str) -> str:
+    """The first of these fields that says something; a speaker may be called 0."""
+    return next((str(row[name]) for name in names if row.get(name) not in (None, "")), "")
+
+
+def _mixed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The noise in the recording, as the rows of a run name it; of how it was made only what is unusual."""
+    if row.get("snr") is None or not row.get("noise"):
+        return {}
+    unusual = {name: row[name] for name, usual in USUAL.items() if row.get(name) not in (None, usual)}
+    return {"noise": str(row["noise"]), "snr": float(row["snr"]), **unusual}
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any] | str | None]:

@@ -112,7 +112,8 @@ def _kind(corpus: str) -> str | None:
     if plain.startswith("mls") or "multilinguallibrispeech" in plain:
         return "mls"
     if "librispeech" in plain or plain.startswith("lsc"):
-        return "ls-c" if "clean" not in plain and "dev" not in plain else None  # the paper uses test-other
+        others = ("clean", "dev", "validation", "train")  # the paper uses test-other
+        return None if any(part in plain for part in others) else "ls-c"
     return None
 
 

@@ -115,7 +115,7 @@ class Batch:
             samples=setting.samples,
             steps=steps,
             seed=setting.seed,
-            options={**setting.options, **guard, **run.options, **self.options},
+            options={**setting.options, **guard, **run.options, **u.mixed, **self.options},
             versions=versions(),
         )
 
@@ -161,7 +161,8 @@ def settings(
         counts = (
             samples if method.search in ("sample", "beam") or method.decode == "beam" else (int(bool(method.search)),)
         )
-        for G, seed in product(counts, seeds if method.search == "sample" else seeds[:1]):
+        # What draws nothing has seed 0 whatever the others have: a run with other seeds does not compute it again.
+        for G, seed in product(counts, seeds if method.search == "sample" else (0,)):
             found[Setting(name, G, steps, seed, **others)] = None
     for setting in found:
         setting.adaptation()  # refuses impossible settings before anything is computed

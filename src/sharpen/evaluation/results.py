@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from sharpen.evaluation.statistics import Interval, Item, Spread, rate, spread
 from sharpen.evaluation.store import read_rows
 from sharpen.method.objectives import METHODS
 
+OF_THE_MACHINE = ("batch_size", "threads", "device")  # options that change rounding and seconds, not the method
 OF_THE_COLUMN = ("noise", "snr", "language")  # options that belong to a domain, not to a setting
 WORDS = {"samples": "G {}", "steps": "{} steps", "model": "{}"}  # how a setting is said
 
@@ -60,9 +62,13 @@ class Line:
     def seeds(self) -> tuple[int, ...]:
         return tuple(sorted({row.seed for row in self.rows}))
 
-    @cached_property
+    @property
     def utterances(self) -> int:
-        return len({(column, row.id) for column, rows in self.cells.items() for row in rows})
+        return len(self.ids)
+
+    @cached_property
+    def ids(self) -> frozenset[tuple[Column, str]]:
+        return frozenset((column, row.id) for column, rows in self.cells.items() for row in rows)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -103,14 +109,23 @@ class Summary:
 
 
 def read(where: Sequence[str | Path]) -> list[Row]:
-    """The rows of all these folders; where two hold the same key, an answer stands before a failure, else the first."""
+    """The rows of all these folders; where two hold the same key, an answer stands before a failure, else the first.
+
+    Two answers to one key must at least be to the same question.
+    """
     if not where:
         raise SharpenError("no results named: give one or more folders that `sharpen evaluate --out` wrote")
     found: dict[str, Row] = {}
     for folder in where:
         for row in read_rows(folder):
-            if row.key not in found or (found[row.key].failed and not row.failed):
+            known = found.setdefault(row.key, row)
+            if known.failed and not row.failed:
                 found[row.key] = row
+            elif not row.failed and (known.reference, known.language) != (row.reference, row.language):
+                raise SharpenError(
+                    f"{folder}: {row.corpus} {row.id} has another reference or language than in a folder before it; "
+                    "report them one by one"
+                )
     if not found:
         raise SharpenError(f"no rows in {', '.join(map(str, where))}: run `sharpen evaluate` first")
     return list(found.values())
@@ -147,21 +162,22 @@ def columns(found: Sequence[Line]) -> list[Column]:
 def names(found: Sequence[Column]) -> dict[Column, str]:
     """What to call each column: its domain, with the ratio only where that tells two apart."""
     ratios = {c.snr for c in found if c.snr is not None}
-    return {c: c.key if len(ratios) > 1 else c.domain for c in found}
+    domains = Counter(c.domain for c in found)
+    return {c: c.key if len(ratios) > 1 or domains[c.domain] > 1 else c.domain for c in found}
 
 
 def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
     """The line of that method which is most like this one: the same model, then as many equal settings as can be.
 
-    Where it is this line's own method, only those count that are nearer to the paper's settings and to exactness.
+    It shares utterances with this one; the machine counts last. Where it is this line's own method, only those are
+    taken that are nearer to the paper's settings and to exactness.
     """
-    mine = {key: json.dumps(value) for key, value in line.settings.items()}
 
-    def likeness(other: Line) -> tuple[int, int]:
-        theirs = {key: json.dumps(value) for key, value in other.settings.items()}
-        return sum(theirs.get(key) == value for key, value in mine.items()), other.utterances
+    def likeness(other: Line) -> tuple[int, int, int]:
+        same = {key for key, value in line.settings.items() if key in other.settings and other.settings[key] == value}
+        return len(same.difference(OF_THE_MACHINE)), len(line.ids & other.ids), len(same)
 
-    candidates = [o for o in among if o.method == method and o.model == line.model]
+    candidates = [o for o in among if (o.method, o.model) == (method, line.model) and line.ids & o.ids]
     if line.method == method:
         candidates = [o for o in candidates if _usual(o) > _usual(line)]
     return max(candidates, key=likeness, default=None)

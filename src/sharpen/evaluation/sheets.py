@@ -52,10 +52,11 @@ def differences(measured: Sequence[Measured], against: str) -> Table | None:
     over = [c for c in columns([m.line for m in chosen]) if any(c in m.paired[against].cells for m in chosen)]
     called = names(over)
     others = {m.paired[against].label for m in chosen}
+    named = others != {against}  # which of its rows, where it has several, or none
     rows = []
     for m in chosen:
         pair = m.paired[against]
-        row = [Cell(m.line.label), *([Cell(pair.label)] if len(others) > 1 else [])]
+        row = [Cell(m.line.label), *([Cell(pair.label)] if named else [])]
         row += [_difference(pair.cells.get(c)) for c in over]
         row += [_difference(pair.average)] if len(over) > 1 else []
         x = pair.average
@@ -67,7 +68,7 @@ def differences(measured: Sequence[Measured], against: str) -> Table | None:
         rows.append(tuple(row))
     head = (
         "method",
-        *(("against",) if len(others) > 1 else ()),
+        *(("against",) if named else ()),
         *(called[c] for c in over),
         *(("average",) if len(over) > 1 else ()),
         "P(better)",

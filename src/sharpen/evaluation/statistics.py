@@ -117,16 +117,14 @@ def _bootstrap(items: Sequence[Item], resamples: int, seed: int) -> tuple[float,
         raise SharpenError("a rate of no utterances: expected at least one result that did not fail")
     known = all(item.speaker for item in items)
     units, totals = _totals(items, by_speaker=known)
-    groups = _linked(totals[2] > 0)
-    if known and _alone(totals, groups):  # one speaker cannot be resampled, but what was said can
+    if known and _alone(totals):  # one speaker cannot be resampled, but what was said can
         known = False
         units, totals = _totals(items, by_speaker=False)
-        groups = _linked(totals[2] > 0)
     value = float(_rates(totals.sum(1, keepdims=True)).mean())
     # A single unit would give an interval without width, and so claim a certainty that is not there.
-    draws = np.full(resamples, math.nan if _alone(totals, groups) else 0.0)
+    draws = np.full(resamples, math.nan if _alone(totals) else 0.0)
     generator = np.random.default_rng(seed)
-    for together in groups:
+    for together in _linked(totals[2] > 0):
         part = totals[:, :, together]
         part = part[:, part[2].any(1)]  # (3, K, D): those who speak in these domains
         drawn = [_rates(np.einsum("rk,skd->srd", w, part)) for w in _weights(part.shape[1], resamples, generator)]
@@ -145,9 +143,9 @@ def _totals(items: Sequence[Item], by_speaker: bool) -> tuple[int, Array]:
     return len(units), totals
 
 
-def _alone(totals: Array, groups: Sequence[Sequence[int]]) -> bool:
-    """Whether any group of domains has a single unit."""
-    return any(totals[2][:, group].any(1).sum() < 2 for group in groups)
+def _alone(totals: Array) -> bool:
+    """Whether any domain has a single unit."""
+    return bool(((totals[2] > 0).sum(0) < 2).any())
 
 
 def _rates(totals: Array) -> Array:

@@ -23,32 +23,30 @@ def read_rows(where: str | Path) -> list[Row]:
     path = path / NAME if path.is_dir() else path
     if not path.is_file():
         raise SharpenError(f"{path}: no such file; expected the rows of a run, which `sharpen evaluate --out` writes")
-    found: dict[str, Row] = {}
-    for row in _parse_lines(path, _whole_lines(path.read_bytes())):
-        if row.key not in found or found[row.key].failed:
-            found[row.key] = row
-    return list(found.values())
+    lines = _whole_lines(path.read_bytes())
+    return [row for _, row in _kept(zip(lines, _parse_lines(path, lines), strict=True))]
 
 
 class Store:
     """The rows of one run, open for more. Only one process at a time may hold a folder.
 
-    What is in the file when it is opened was finished by an earlier run. A line torn by a crash is cut off, and rows
-    that failed are taken out, so that they are tried again.
+    What is in the file when it is opened was finished by an earlier run. A line torn by a crash is cut off. Rows that
+    failed stay in the file, as a record, until an answer takes their place; they are not in `rows`, so that they are
+    tried again.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / NAME
+        self._lock: int | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SharpenError(f"cannot write to {folder}: {error}; give another folder to --out") from error
-        self._lock = _lock(self.path.parent)
-        try:
+            self._lock = _lock(self.path.parent)
             self.rows: dict[str, Row] = {row.key: row for row in self._repair()}
             self._file = self.path.open("ab")
-        except BaseException:
+        except BaseException as error:
             self._unlock()
+            if isinstance(error, OSError):
+                raise SharpenError(f"cannot write to {folder}: {error}; give another folder to --out") from error
             raise
 
     def __contains__(self, key: str) -> bool:
@@ -87,13 +85,21 @@ class Store:
     def _repair(self) -> list[Row]:
         content = self.path.read_bytes() if self.path.exists() else b""
         whole = _whole_lines(content)
-        rows = list(_parse_lines(self.path, whole))
-        finished = [row for row in rows if not row.failed]
+        kept = _kept(zip(whole, _parse_lines(self.path, whole), strict=True))
         torn = content and not content.endswith(b"\n")
-        if torn or len(finished) < len(rows):
-            kept = [line for line, row in zip(whole, rows, strict=True) if not row.failed]
-            _replace(self.path, b"".join(line + b"\n" for line in kept))
-        return finished
+        if torn or len(kept) < len(whole):
+            _replace(self.path, b"".join(line + b"\n" for line, _ in kept))
+        return [row for _, row in kept if not row.failed]
+
+
+def _kept(lines: Iterable[tuple[bytes, Row]]) -> list[tuple[bytes, Row]]:
+    """One line for each key: the first answer, or else the last failure."""
+    found: dict[str, tuple[bytes, Row]] = {}
+    for line, row in lines:
+        if row.key not in found or found[row.key][1].failed:
+            found.pop(row.key, None)  # it stands where it was written
+            found[row.key] = line, row
+    return list(found.values())
 
 
 def _whole_lines(content: bytes) -> list[bytes]:
