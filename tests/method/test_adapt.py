@@ -41,6 +41,25 @@ def test_one_episode_tells_what_shorter_ones_answer(method):
     assert [trace.steps[0].greedy for trace in long.traces] == source
 
 
+@pytest.mark.parametrize("method", ["greedy-em", "em-seq", "em-tok", "em-tok-b", "em-tok-togo"])
+def test_an_input_without_numbers_stops_and_the_others_go_on(method):
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    alone = run(policy, method, 3)
+    policy.inputs.x[1] = float("nan")
+    together = run(policy, method, 3)
+    assert "not finite" in together.traces[1].stopped
+    assert len(together.traces[1].steps) == 1
+    for b in (0, 2):
+        assert torch.allclose(together.theta[b], alone.theta[b], rtol=1e-9)
+        assert together.traces[b].steps[-1].loss == pytest.approx(alone.traces[b].steps[-1].loss)
+
+
+def test_inference_mode_is_named():
+    policy = ToyPolicy()
+    with torch.inference_mode(), pytest.raises(SharpenError, match="call adapt outside of it"):
+        run(policy, "em-tok", 1)
+
+
 def test_adapting_changes_what_is_said():
     """Otherwise the test above would hold for any k."""
     policy = ToyPolicy(vocabulary=6, seed=3)

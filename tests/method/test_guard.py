@@ -46,6 +46,17 @@ def test_loops():
     assert loop("") == ""
 
 
+def test_scripts_without_spaces():
+    source = "今天我们在这里讨论的是怎样把声音变成文字然后再翻译"
+    assert check(source, "今天我们在这里谈论的是怎样把声音变成文字再翻译") == ""
+    assert "2 words against the source's 25" in check(source, "今天")
+    assert "words against" in check("今天", source)
+    assert "'谢谢观看' repeats" in check(source, "今天我们谢谢观看谢谢观看谢谢观看就这样了")
+    assert loop("哈哈哈哈") == ""  # a laugh
+    assert loop("哈哈哈哈哈哈哈哈") == "哈"
+    assert loop("ขอบคุณครับขอบคุณครับขอบคุณครับ") == "ขอบคุณครับ"
+
+
 def test_compression_ratio_sees_loops():
     assert compression_ratio("so it goes " * 30) > 2.4 > compression_ratio("The quick brown fox jumps over the dog.")
     assert compression_ratio("") == 0.0

@@ -33,6 +33,20 @@ def test_norms_follow_their_definition_with_and_without_their_own_parameters(kin
     assert torch.allclose(some, torch.stack([expected[0], expected[2]]), atol=1e-10)
 
 
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_half_precision_does_not_round_an_update_away(inputs):
+    """bfloat16 has no number between 1 and 1.0078; AdamW's first step is 0.001."""
+    norm = Norm("n", "decoder", "layer", 1e-5, torch.ones(D).bfloat16(), torch.zeros(D).bfloat16())
+    theta = initial([norm], inputs)
+    theta[:, :D] += 0.001
+    x = X[:inputs].bfloat16()
+    seen = norm.apply(x, affine([norm], theta)["n"])
+    wide = by_definition("layer", x.float(), torch.full((D,), 1.001), torch.zeros(D))
+    assert seen.dtype == torch.bfloat16
+    assert torch.equal(seen, wide.bfloat16())
+    assert not torch.equal(seen, norm.apply(x))
+
+
 def test_theta_holds_every_parameter_of_every_input():
     norms = [Norm("a", "encoder", "layer", 1e-5, WEIGHT, BIAS), Norm("b", "decoder", "rms", 1e-5, 2 * WEIGHT)]
     theta = initial(norms, 2)

@@ -194,6 +194,34 @@ def test_draws_invert_the_cumulative_distribution_of_a_large_vocabulary(vocabula
     assert len(set(expected)) > 30
 
 
+@pytest.mark.parametrize("temperature", [0.5, 0.001])
+def test_low_temperatures_underflow_to_the_best_token(temperature):
+    policy = ToyPolicy(vocabulary=300, seed=5)
+    (tree,) = sample(policy, policy.encoded(0), [1], 500, generators(1), temperature=temperature)
+    log_pi = policy.distribution(policy.start(0), 0)
+    assert float(log_pi.max()) < -1.1  # exp(-1.1 / 0.001) is 0
+    counts = Counter(tokens[0] for tokens in outputs(tree))
+    assert counts.most_common(1)[0][0] == int(log_pi.argmax())
+    assert (len(counts) == 1) == (temperature < 0.01)
+
+
+def test_an_input_without_numbers_ends_and_the_others_do_not_notice():
+    policy = ToyPolicy(vocabulary=6, seed=3, forbidden_first=(EOS,))
+    whole = policy.encoded()
+    broken = policy.encoded()
+    broken.h[1] = math.nan
+    searches = (
+        lambda encoded: greedy(policy, encoded, [6] * 3, entropies=True),
+        lambda encoded: sample(policy, encoded, [6] * 3, 4, generators(3), entropies=True),
+        lambda encoded: beam(policy, encoded, [6] * 3, 4, entropies=True),
+    )
+    for search in searches:
+        good, bad = search(whole), search(broken)
+        assert [outputs(good[b]) for b in (0, 2)] == [outputs(bad[b]) for b in (0, 2)]
+        assert all(math.isnan(y.logprob) and len(y) == 1 for y in bad[1].hypotheses)
+        assert bad[1].hypotheses
+
+
 def test_every_utterance_has_its_own_draws():
     a, b = (torch.rand(8, generator=generator(0, name)) for name in ("first", "second"))
     assert not torch.equal(a, b)

@@ -303,8 +303,9 @@ def corrupt_mp4() -> bytes:
         (jpeg(), "no sound .*video"),
         (empty_wav(), "zero length"),
         (encoded("m4a", 2.0)[:2000], "not audio.*cut off"),
+        (encoded("wav", 0.1)[:20] + b"\x34\x12" + encoded("wav", 0.1)[22:], "an encoding that nothing here can decode"),
     ],
-    ids=["empty", "text", "zeros", "jpeg", "no samples", "cut mp4"],
+    ids=["empty", "text", "zeros", "jpeg", "no samples", "cut mp4", "unknown codec"],
 )
 def test_files_that_are_not_audio(data, message, tmp_path):
     for suffix in ("wav", "txt", "jpg"):
@@ -332,6 +333,8 @@ def test_sources_that_cannot_be_read(tmp_path):
     for url in ("https://example.org/talk.mp3", "http://example.org/a.wav", "file:///a.wav", "s3://bucket/a.wav"):
         with pytest.raises(AudioError, match="download it first"):
             read_audio(url)
+    with pytest.raises(AudioError, match="cannot be opened: File name too long"):
+        read_audio("a" * 300 + ".wav")
     with pytest.raises(AudioError, match="'rb'"):
         read_audio(io.StringIO("text"))
     with pytest.raises(AudioError, match="NoneType"):

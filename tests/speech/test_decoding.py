@@ -7,10 +7,12 @@ from models.small import small_checkpoint
 from speechlike import utterances
 
 from sharpen.errors import SharpenError
+from sharpen.method.adapt import Adaptation
+from sharpen.models.languages import SPELLED
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.speech.decoding import Options, Window, decode, detect_language, prompt
+from sharpen.speech.decoding import Options, Window, _limits, decode, detect_language, prompt
 from sharpen.speech.features import log_mel
 
 TOKENIZER = WhisperTokenizer.of_kind(51865)
@@ -85,6 +87,33 @@ def test_bad_options_are_refused(settings, message):
 
 def test_language_names_become_codes():
     assert Options(language="German").language == "de"
+    assert Options(language=None).language == "auto"
+
+
+def test_one_temperature_and_methods_that_only_decode():
+    assert Options(temperature=0).temperature == (0.0,)
+    assert Options(temperature=[0.2, 0.4]).temperature == (0.2, 0.4)
+    beam = Options(adapt=Adaptation(method="beam", samples=16))
+    assert (beam.adapt, beam.decode, beam.beam_size) == (None, "beam", 16)
+    assert Options(adapt=Adaptation(method="source"), beam_size=3) == Options(beam_size=3)
+
+
+def test_scripts_that_are_spelled_have_room():
+    """The limit must hold a fast speaker, of 15 characters a second, and loops must still end."""
+    said = {
+        "ka": "ყველა ადამიანი იბადება თავისუფალი და თანასწორი თავისი ღირსებითა და უფლებებით.",
+        "bn": "সমস্ত মানুষ স্বাধীনভাবে সমান মর্যাদা এবং অধিকার নিয়ে জন্মগ্রহণ করে।",
+        "hi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है।",
+        "en": "All human beings are born free and equal in dignity and rights.",
+    }
+    policy = WhisperPolicy(small_checkpoint())
+    for language, text in said.items():
+        window = Window("w", np.zeros(16000 * len(text) // 15, np.float32))
+        needed = len(TOKENIZER.encode(text))
+        (limit,) = _limits(policy, [window], [language], Options())
+        assert needed < limit
+        assert (language in SPELLED) == (needed > 0.9 * len(text))
+    assert _limits(policy, [window], ["ka"], Options(task="translate")) == [limit]  # into English
 
 
 def test_fallback_raises_the_temperature_until_the_checks_pass():

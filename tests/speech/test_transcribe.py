@@ -9,7 +9,7 @@ from speechlike import EXAMPLES, manifest
 
 import sharpen
 from sharpen.method import guard
-from sharpen.speech import transcribe
+from sharpen.speech import files, transcribe
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Options, decode
 from sharpen.speech.transcribe import Model, run
@@ -93,6 +93,64 @@ def test_previous_text_and_prompts_reach_the_model(tiny, minutes):
     assert plain.window().context == ()
 
 
+def test_shaky_text_clears_what_was_fed_back(tiny, minutes, monkeypatch):
+    job = tiny.job(minutes, Options(initial_prompt="Aberdeen ferries.", condition_on_previous_text=True))
+    heat = iter([0.0, 0.6, 0.0])
+    monkeypatch.setattr(
+        transcribe, "decode", lambda *given: [replace(x, temperature=next(heat)) for x in decode(*given)]
+    )
+    steps, prompt = run(tiny.policy, [job], 1), job.window().context
+    lengths = [len(job.window().context) for _ in islice(steps, 4)]
+    assert lengths[0] == lengths[2] == len(prompt)
+    assert min(lengths[1], lengths[3]) > len(prompt)
+
+
+def test_a_window_that_fails_is_tried_again(tiny, minutes, monkeypatch):
+    part = Audio(minutes.samples[: 50 * 16000], name="part")
+    whole, calls = tiny.transcribe(part).text, []
+
+    def failing(*given):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return decode(*given)
+
+    monkeypatch.setattr(transcribe, "decode", failing)
+    result = tiny.transcribe(part)
+    with pytest.raises(KeyboardInterrupt):
+        _ = result.text
+    assert result.text == whole
+
+
+def test_audio_at_another_rate_is_resampled(tiny):
+    at_16 = read_audio(CLIPS[0]["path"])
+    at_44 = Audio(read_audio(CLIPS[0]["path"], sampling_rate=44100).samples, 44100, at_16.name)
+    result = tiny.transcribe(at_44)
+    assert result.text == tiny.transcribe(at_16).text
+    assert result.info.duration == pytest.approx(at_16.duration, abs=0.001)
+
+
+def test_one_odd_file_does_not_stop_the_others(tiny, tmp_path, monkeypatch):
+    def read(source):
+        if "odd" in source:
+            raise RuntimeError("a bug in a reader")
+        return read_audio(source)
+
+    monkeypatch.setattr(files, "read_audio", read)
+    good = str(CLIPS[0]["path"])
+    events = list(files.transcribe_files(tiny, ["odd.wav", good], Options(), str(tmp_path), ["txt"]))
+    assert [(e.source, e.reason) for e in events if e.kind == "failed"] == [
+        ("odd.wav", "RuntimeError: a bug in a reader")
+    ]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_text_that_the_limit_ends_is_warned_of(tiny, monkeypatch):
+    monkeypatch.setattr(transcribe, "decode", lambda *given: [replace(x, finished=False) for x in decode(*given)])
+    (event,) = (e for e in files.transcribe_files(tiny, [str(CLIPS[0]["path"])], Options()) if e.kind == "finished")
+    assert "length limit, and ends too early or repeats itself, at 0 s" in event.reason
+
+
 def test_silence_between_and_alone(tiny):
     clip = read_audio(CLIPS[0]["path"]).samples
     silence = np.zeros(16000 * 45, np.float32)
@@ -142,6 +200,20 @@ def test_adaptation_changes_the_transcript_and_leaves_the_model(tiny):
     assert tiny.transcribe(clip, adapt=strong).text == adapted.text
     assert tiny.transcribe(clip).text == source.text
     assert all(torch.equal(before[name], p) for name, p in tiny.checkpoint.model.state_dict().items())
+
+
+def test_adapting_inside_of_inference_mode(tiny):
+    clip = CLIPS[0]["path"]
+    with torch.inference_mode():
+        text = tiny.transcribe(clip, adapt=QUICK).text
+    assert text == tiny.transcribe(clip, adapt=QUICK).text
+
+
+def test_hypotheses_are_let_go_unless_they_are_to_be_shown(tiny):
+    for explain, kept in ((False, [False] * 3), (True, [True, False, True])):
+        result = tiny.transcribe(CLIPS[0]["path"], adapt=replace(QUICK, steps=3, explain=explain))
+        ((_, how),) = result.adapted
+        assert [step.tree is not None for step in how.trace.steps] == kept
 
 
 def test_the_guard_returns_the_source(tiny, monkeypatch):

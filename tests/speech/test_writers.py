@@ -25,6 +25,24 @@ class Piece:
     entropies: tuple = (0.5, 0.25)
 
 
+class Full:
+    """A file whose last bytes find no room."""
+
+    def __init__(self, file):
+        self.file, self.name = file, file.name
+
+    def close(self):
+        self.file.close()
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path):
+    with TranscriptFiles(tmp_path, "talk", ["txt", "srt"]) as files:
+        files._open = {name: Full(file) for name, file in files._open.items()}
+        assert len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 PIECES = [
     Piece(0.0, 2.5, " The first café;\twith a tab."),
     Piece(2.5, 3599.9996, " An arrow --> and\na new line."),

@@ -143,6 +143,7 @@ class Bench:
         prepared = self.prepare([clip])
         episode = self.adapt(prepared, [clip], Case("exact", method, samples), steps=1, seed=0)
         step = episode.traces[0].steps[0]
+        assert step.tree is not None
         ours = self._gradient(prepared, step.tree, method)
         features = log_mel([clip.samples], self.checkpoint.mel)
         hypotheses = [list(y.tokens) for y in step.tree.hypotheses]
@@ -171,7 +172,7 @@ class Bench:
 def _work(case: Case, episode: Episode, b: int, prepared: Prepared, greedy_levels: int) -> Work:
     """The mean step of one utterance."""
     steps = episode.traces[b].steps
-    levels = sum(max(len(y) for y in step.tree.hypotheses) for step in steps) / len(steps)
+    levels = sum(max(len(y) for y in step.tree.hypotheses) for step in steps if step.tree is not None) / len(steps)
     nodes = sum(step.nodes for step in steps) / len(steps)
     wide = METHODS[case.method].search == "beam"  # a beam also visits what it drops
     return Work(

@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="fast: condensed padding, and bfloat16 where the hardware has it (default: exact)")  # fmt: skip
     add("--padding", choices=("full", "condensed"),
         help="how the silence behind short audio is told to the model (default: the preset's)")  # fmt: skip
-    add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto)")
+    add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto, which never takes mps)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the preset's")
     add("--batch-size", type=positive, default=1, metavar="N", help="recordings side by side (default: 1)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)")

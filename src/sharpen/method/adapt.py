@@ -93,7 +93,7 @@ class Step:
     best_probability: float  # of the most probable hypothesis
     gradient_norm: float
     seconds: dict[str, float]  # encode, search, score, backward, optimiser: of the whole batch
-    tree: HypothesisTree = field(repr=False)  # the hypotheses
+    tree: HypothesisTree | None = field(repr=False)  # the hypotheses; None where they were let go
     greedy: tuple[int, ...] | None = None  # with `explain` or `greedy_at`: the greedy output before this step's update
 
 
@@ -133,6 +133,8 @@ def adapt(
     `ids` name the inputs' random draws (their numbers, unless given), `limits` are their length limits, `text` turns
     tokens into what makes two hypotheses the same to a reader, and `on_step` hears of every step.
     """
+    if torch.is_inference_mode_enabled():
+        raise SharpenError("adapting needs gradients, and torch.inference_mode() has none: call adapt outside of it")
     B, method = len(prepared), options.row
     ids = [str(b) for b in range(B)] if ids is None else ids
     limits = [LONGEST] * B if limits is None else limits

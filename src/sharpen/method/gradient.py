@@ -46,7 +46,8 @@ def charge(trees: Sequence[HypothesisTree], objective: Objective, normalise: Nor
     losses, a, c = [], np.zeros_like(logprobs), np.zeros_like(entropies)
     for b, group in enumerate(groups):
         own_a, own_c = weigh(paths, b, group, objective, normalise, (len(a), len(c)))
-        losses.append(float(own_a @ logprobs + own_c @ entropies))
+        at, inside = own_a != 0, own_c != 0  # what another input could not compute stays its own
+        losses.append(float(own_a[at] @ logprobs[at] + own_c[inside] @ entropies[inside]))
         a, c = a + own_a, c + own_c  # no two trees share an edge or a node
     return Charged(trees, paths, groups, losses, a, c)
 

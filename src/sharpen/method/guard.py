@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 
 COMPRESSION_RATIO = 2.4  # Whisper's own threshold: text that zlib makes smaller than this repeats itself
@@ -9,6 +10,12 @@ REPEATS = 3  # the same n words in a row, this often, is a loop
 LONGEST_PHRASE = 8  # words of a phrase that is looked for in loops
 SHORTER, LONGER = 0.5, 2.0  # number of words against the source's
 SLACK = 3  # words that a text may always gain or lose
+
+# Scripts without spaces, of which each character counts as a word: Thai, Lao, Burmese, Khmer, kana, ideographs.
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+CHARACTERS = 8  # of such a script that a loop has at least, all its turns together
+_WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
+_UNSPACED = re.compile(rf"[{UNSPACED}]")
 
 
 def check(source: str, adapted: str) -> str:
@@ -21,7 +28,7 @@ def check(source: str, adapted: str) -> str:
     phrase = loop(adapted)
     if phrase and not loop(source):
         return f"{phrase!r} repeats {REPEATS} times or more"
-    before, after = len(source.split()), len(adapted.split())
+    before, after = len(_WORD.findall(source)), len(_WORD.findall(adapted))
     if after > LONGER * before + SLACK or after < SHORTER * before - SLACK:
         return f"{after} words against the source's {before}"
     return ""
@@ -30,15 +37,18 @@ def check(source: str, adapted: str) -> str:
 def loop(text: str) -> str:
     """A phrase of up to LONGEST_PHRASE words that stands REPEATS times in a row, or nothing.
 
-    A single word must come once more often: people do say "no, no, no".
+    A single word must come once more often: people do say "no, no, no". Characters that count as words are shorter than
+    words, so there the phrase may have more of them, and all its turns together must have CHARACTERS.
     """
-    words = text.lower().split()
-    for n in range(1, LONGEST_PHRASE + 1):
-        times = REPEATS + (n == 1)
-        for start in range(len(words) - n * times + 1):
+    words = _WORD.findall(text.lower())
+    short = [bool(_UNSPACED.match(word)) for word in words]
+    for n in range(1, 3 * LONGEST_PHRASE + 1):
+        for start in range(len(words) - n * REPEATS + 1):
+            characters = all(short[start : start + n])
+            times = max(REPEATS, -(-CHARACTERS // n)) if characters else REPEATS + (n == 1)
             phrase = words[start : start + n]
-            if words[start : start + n * times] == phrase * times:
-                return " ".join(phrase)
+            if (characters or n <= LONGEST_PHRASE) and words[start : start + n * times] == phrase * times:
+                return ("" if characters else " ").join(phrase)
     return ""
 
 

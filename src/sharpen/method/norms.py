@@ -43,16 +43,20 @@ class Norm:
     bias: Tensor | None = None  # (d,)
 
     def apply(self, x: Tensor, own: Affine | None = None, rows: Tensor | None = None) -> Tensor:
-        """Normalises x (b, n, d) with the model's parameters or each input's own; `rows` says which inputs x has."""
+        """Normalises x (b, n, d) with the model's parameters or each input's own; `rows` says which inputs x has.
+
+        One's own are at least float32, and so is what they multiply: half precision would round an update away.
+        """
         if own is None:
             return self._normalise(x, self.weight, self.bias)
         weight, bias = own
+        wide = x.to(weight.dtype)
         if len(weight) == 1:  # one input: the fused kernel does it, and its backward
-            return self._normalise(x, weight[0], None if bias is None else bias[0])
+            return self._normalise(wide, weight[0], None if bias is None else bias[0]).to(x.dtype)
         if rows is not None and len(rows) < len(weight):
             weight, bias = weight[rows], None if bias is None else bias[rows]
-        y = self._normalise(x, None, None) * self._scale(weight)[:, None]
-        return y if bias is None else y + bias[:, None]
+        y = self._normalise(wide, None, None) * self._scale(weight)[:, None]
+        return (y if bias is None else y + bias[:, None]).to(x.dtype)
 
     def _scale(self, weight: Tensor) -> Tensor:
         return 1 + weight if self.kind == "rms-plus-one" else weight
@@ -86,6 +90,5 @@ def affine(norms: Sequence[Norm], theta: Tensor) -> Mapping[str, Affine]:
     parts = iter(torch.split(theta, sizes, dim=1))
     own: dict[str, Affine] = {}
     for norm in norms:
-        weight = next(parts).to(norm.weight.dtype)
-        own[norm.name] = Affine(weight, None if norm.bias is None else next(parts).to(norm.weight.dtype))
+        own[norm.name] = Affine(next(parts), None if norm.bias is None else next(parts))
     return own

@@ -107,9 +107,9 @@ def generator(seed: int, utterance: str) -> torch.Generator:
 LONGEST = 444  # tokens of any output
 
 
-def default_limit(seconds: float) -> int:
+def default_limit(seconds: float, per_second: int = 15) -> int:
     """The longest output considered for an input of that duration: 15 tokens a second, at least 32, at most LONGEST."""
-    return min(LONGEST, max(32, round(15 * seconds)))
+    return min(LONGEST, max(32, round(per_second * seconds)))
 
 
 def check_limits(limits: Sequence[int], capacity: Sequence[int]) -> list[int]:

@@ -1,7 +1,8 @@
 """Greedy, sampling and beam search: three ways to grow the same hypothesis tree through a policy.
 
 All three advance every input of the batch one level at a time and compute a prefix once, however many hypotheses
-share it. `limits` is L for each input: a hypothesis that reaches L tokens ends there without EOS and is kept.
+share it. `limits` is L for each input: a hypothesis that reaches L tokens ends there without EOS and is kept. An input
+at which the model gives no numbers ends there, with a log-probability that is none, and the others go on.
 `entropies` notes Ent(pi) of every node in its tree. `keep` keeps the distributions themselves, as long as the whole
 batch has no more than so many numbers of them; one more, and none is kept.
 """
@@ -67,7 +68,8 @@ def sample(
         raise ValueError(f"samples ({samples}) must be at least 1 and temperature ({temperature}) positive")
 
     def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
-        scaled = log_pi if temperature == 1 else log_pi / temperature
+        # The most probable token is left at exp(0): at a low temperature the others, or all, would come out as 0.
+        scaled = log_pi if temperature == 1 else (log_pi - log_pi.amax(-1, keepdim=True)) / temperature
         u = torch.rand(samples, generator=generators[b], dtype=torch.float64)  # (G,)
         return _inverted(scaled.exp(), rows, u[live].to(log_pi.device))
 
@@ -91,16 +93,18 @@ def _inverted(pi: Tensor, rows: list[int], u: Tensor) -> Tensor:
     tokens = block * BLOCK + torch.arange(BLOCK, device=pi.device)  # (m, BLOCK)
     row = torch.tensor(rows, device=pi.device)[:, None]
     inside = pi[row, tokens.clamp(max=V - 1)].double().masked_fill_(tokens >= V, 0.0).cumsum(-1)
-    return tokens.gather(1, _passed(inside, share))[:, 0]
+    return tokens.gather(1, _passed(inside, share))[:, 0].clamp_(max=V - 1)
 
 
 def _passed(cdf: Tensor, share: Tensor) -> Tensor:
     """Where each row of a cumulative sum first exceeds a share of its end: (m, k), (m, 1) -> (m, 1).
 
-    Strictly, so what has no mass is never met; where rounding makes the share 1, the last one that has some.
+    Strictly, so what has no mass is never met; where rounding makes the share 1, the last one that has some. A row
+    without numbers gives some place in it.
     """
     end = cdf[:, -1:].contiguous()
-    return torch.searchsorted(cdf, share * end, right=True).minimum(torch.searchsorted(cdf, end))
+    place = torch.searchsorted(cdf, share * end, right=True).minimum(torch.searchsorted(cdf, end))
+    return place.clamp_(max=cdf.shape[-1] - 1)
 
 
 def _descend(
@@ -138,7 +142,7 @@ def _descend(
             logprobs = log_pi[rows, tokens].tolist()
             for i, token, logprob, row in zip(live, tokens.tolist(), logprobs, rows, strict=True):
                 node = at[b][i]
-                if token == policy.eos or depth + 1 == limits[b]:
+                if token == policy.eos or depth + 1 == limits[b] or math.isnan(logprob):
                     ended[b][i] = tree.close(node, token, logprob, finished=token == policy.eos)
                     del at[b][i]
                     continue
@@ -195,6 +199,8 @@ def beam(
             log_pi = _narrowed(all_log_pi[b], tree, nodes, rules)
             notes.take(b, nodes, log_pi)
             candidates = _best_continuations(log_pi, open_scores, 2 * beams)
+            if not candidates and not results[b]:
+                results[b] = [tree.close(nodes[0], policy.eos, math.nan, finished=False, score=-math.inf)]
             for rank, (total, row, token, logprob) in enumerate(candidates):
                 if token == policy.eos or depth + 1 == limits[b]:
                     if rank < beams:

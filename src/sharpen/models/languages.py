@@ -23,6 +23,11 @@ LANGUAGES: dict[str, str] = {
     code: name for code, _, name in (entry.strip().partition(" ") for entry in _TABLE.split(","))
 }
 
+# Languages whose scripts have few words of their own in Whisper's vocabulary, and often not even their letters: a
+# character takes one token (Hindi, Armenian, Thai, Tamil) to three (Lao, Tibetan, Burmese); in English, a fifth.
+_SPELLED = "am as bn bo gu hi hy ka km kn lo ml mr my ne pa sa si ta te th"
+SPELLED = frozenset(_SPELLED.split())
+
 _OTHER_NAMES = {
     "burmese": "my",
     "castilian": "es",

@@ -8,9 +8,10 @@ from itertools import groupby
 
 import kaldialign
 
+from sharpen.method.guard import UNSPACED
+
 GAP = " "  # stands for "no word" in an alignment; a word holds no space
-_IDEOGRAPH = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"  # written without spaces: each character counts as a word
-_WORD = re.compile(rf"[{_IDEOGRAPH}]\s*|[^\s{_IDEOGRAPH}]+\s*")
+_WORD = re.compile(rf"[{UNSPACED}]\s*|[^\s{UNSPACED}]+\s*")
 
 
 @dataclass(frozen=True)

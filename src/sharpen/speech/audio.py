@@ -8,7 +8,7 @@ ever fetched from a network.
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,6 +49,13 @@ class Audio:
         """Seconds."""
         return len(self.samples) / self.sampling_rate
 
+    def at(self, sampling_rate: int) -> "Audio":
+        """The same sound at another rate."""
+        if sampling_rate == self.sampling_rate:
+            return self
+        samples = _resample(_mono(_as_array(self.samples)), self.sampling_rate, sampling_rate)
+        return replace(self, samples=samples, sampling_rate=sampling_rate)
+
     @property
     def is_silent(self) -> bool:
         """No sample reaches -80 dBFS, so there is nothing to transcribe: legal to read, and its transcript is empty."""
@@ -77,13 +84,17 @@ def read_audio(source: Any, *, sampling_rate: int = SAMPLING_RATE, rate: int | N
 
 def _read_path(source: str | Path, sampling_rate: int) -> Audio:
     path = Path(source)
-    if not path.exists():
+    try:
+        there, folder = path.exists(), path.is_dir()
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise AudioError(f"{str(path)[:200]} cannot be opened: {error.strerror or error}") from error
+    if not there:
         if _URL.match(str(source)):
             raise AudioError(
                 f"{source} is a URL and sharpen fetches nothing: download it first, then give the path of the file"
             )
         raise AudioError(f"{path}: no such file; check the path")
-    if path.is_dir():
+    if folder:
         raise AudioError(f"{path} is a directory; give the audio files in it, one by one")
     try:
         with path.open("rb") as file:
@@ -125,6 +136,8 @@ def _decode(file: BinaryIO, label: str, name: str, sampling_rate: int) -> Audio:
         if not isinstance(stream, AudioStream):
             found = ", ".join(sorted({s.type for s in container.streams})) or "no streams"
             raise AudioError(f"{label} holds no sound ({container.format.long_name}: {found}); expected {_FORMATS}")
+        if stream.codec_context is None:
+            raise AudioError(f"{label} is in an encoding that nothing here can decode; expected {_FORMATS}")
         pcm, skipped = _decode_stream(container, stream, sampling_rate)
     if not pcm and skipped:
         raise AudioError(f"{label} is corrupt: none of its {skipped} packets can be decoded; get a fresh copy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sharpen.method.adapt import Adaptation, Step, Trace, adapt
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree
-from sharpen.models.languages import language_code
+from sharpen.models.languages import SPELLED, language_code
 from sharpen.models.states import Encoded, Prepared
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
@@ -23,6 +23,7 @@ from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
 from sharpen.speech.presets import Padding
 
+SPELLING = 60  # tokens a second that such a language may take
 MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of the decoder's positions, less one
 
 
@@ -30,7 +31,7 @@ MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of 
 class Options:
     """How to transcribe. The thresholds and their defaults are Whisper's own."""
 
-    language: str = "auto"  # a code or an English name; "auto" listens to the first window that is not silent
+    language: str = "auto"  # a code or an English name; "auto", or None, listens to the first window with sound in it
     task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
     adapt: Adaptation | None = None  # adapt the model to every window before decoding it
     decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found, adapted or not
@@ -39,17 +40,22 @@ class Options:
     timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
     initial_prompt: str = ""  # text that the recording is taken to continue: names, spelling, style
     condition_on_previous_text: bool = False  # feed back what was just said; helps names, amplifies loops
-    temperature: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in turn until the checks pass
+    temperature: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in turn until the checks pass; or just one
     best_of: int = 5  # samples at a temperature above 0, of which the most probable is kept
     no_speech_threshold: float | None = 0.6  # above it, and with a low log-probability, a window holds no speech
     compression_ratio_threshold: float | None = 2.4  # above it the text repeats itself: try the next temperature
     logprob_threshold: float | None = -1.0  # average log-probability below which to try the next temperature
-    batch_size: int = 1  # windows decoded together
+    batch_size: int = 1  # recordings side by side, where several are given
     seed: int = 0  # of the samples at temperatures above 0
 
     def __post_init__(self) -> None:
-        if self.language != "auto":
-            object.__setattr__(self, "language", language_code(self.language))
+        given: dict[str, Any] = {"language": self.language, "temperature": self.temperature}
+        language, temperature = given["language"] or "auto", given["temperature"]
+        self._set(language=language if language == "auto" else language_code(language))
+        self._set(temperature=(float(temperature),) if isinstance(temperature, (int, float)) else tuple(temperature))
+        if self.adapt is not None and self.adapt.row.search is None:  # source and beam are ways to decode
+            row, width = self.adapt.row, self.adapt.samples
+            self._set(adapt=None, decode=row.decode, beam_size=width if row.decode == "beam" else self.beam_size)
         choices = {"task": ("transcribe", "translate"), "decode": ("greedy", "beam"), "padding": ("full", "condensed")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -59,6 +65,10 @@ class Options:
                 raise SharpenError(f"{name} is {getattr(self, name)}; expected at least 1")
         if not self.temperature or min(self.temperature) < 0:
             raise SharpenError(f"temperature is {self.temperature}; expected one or more numbers from 0 up")
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +111,7 @@ class Adapted:
 StepListener = Callable[[int, list[Step]], None]
 
 
+@torch.inference_mode(False)  # whoever reads a transcript inside of inference mode: adapting needs gradients
 @torch.no_grad()
 def decode(
     policy: WhisperPolicy,
@@ -138,7 +149,7 @@ def _decode_adapted(
     sources: Sequence[Decoded],
     on_step: StepListener | None,
 ) -> list[Decoded]:
-    tokenizer, rate = policy.checkpoint.tokenizer, policy.checkpoint.mel.sampling_rate
+    tokenizer = policy.checkpoint.tokenizer
     plain = replace(options, timestamps=False)  # timestamps appear in the final decode only
     pairs = list(zip(windows, sources, strict=True))
     episode = adapt(
@@ -146,7 +157,7 @@ def _decode_adapted(
         prepared.prompted([prompt(tokenizer, s.language, plain, w.context) for w, s in pairs]),
         adaptation,
         ids=[w.id for w in windows],
-        limits=[default_limit(len(w.samples) / rate) for w in windows],
+        limits=_limits(policy, windows, [s.language for s in sources], options),
         text=lambda tokens: " ".join(tokenizer.decode(tokens).lower().split()),
         on_step=on_step,
     )
@@ -154,12 +165,12 @@ def _decode_adapted(
     view = policy.adapted(episode.norms)
     encoded = view.encode(prepared.prompted(prompts))
     final = replace(options, decode="beam") if adaptation.row.decode == "beam" else options
-    trees = _search(view, encoded, windows, final, 0.0)
+    trees = _search(view, encoded, windows, [s.language for s in sources], final, 0.0)
     results = []
     for source, tree, trace in zip(sources, trees, episode.traces, strict=True):
         result = _result(tokenizer, tree, source.language, 0.0, source.no_speech_prob, options)
         refused = guard.check(source.text, result.text) if adaptation.guard else ""
-        how = Adapted(source, result, trace, refused)
+        how = Adapted(source, result, _lightened(trace, adaptation.explain), refused)
         results.append(replace(source if refused else result, is_speech=True, adaptation=how))
     return results
 
@@ -187,7 +198,7 @@ def _decode_source(
     todo = list(range(len(windows)))
     for temperature in options.temperature:
         part = encoded if len(todo) == len(windows) else encoded.select(todo)
-        trees = _search(policy, part, [windows[b] for b in todo], options, temperature)
+        trees = _search(policy, part, [windows[b] for b in todo], [known[b] for b in todo], options, temperature)
         for b, tree in zip(todo, trees, strict=True):
             results[b] = _result(tokenizer, tree, known[b], temperature, no_speech[b], options)
         todo = [b for b in todo if _doubtful(results[b], options)]
@@ -220,12 +231,34 @@ def prompt(tokenizer: WhisperTokenizer, language: str, options: Options, context
     return tokens if options.timestamps else [*tokens, tokenizer.no_timestamps]
 
 
+def _limits(policy: WhisperPolicy, windows: Sequence[Window], languages: Sequence[str], options: Options) -> list[int]:
+    """How many tokens each window's text may have, by how long it sounds and how it is written."""
+    limits = []
+    for window, language in zip(windows, languages, strict=True):
+        seconds = len(window.samples) / policy.checkpoint.mel.sampling_rate
+        spelled = language in SPELLED and options.task == "transcribe"  # translations are English
+        limits.append(default_limit(seconds, SPELLING) if spelled else default_limit(seconds))
+    return limits
+
+
+def _lightened(trace: Trace, explain: bool) -> Trace:
+    """Without the hypotheses that nobody will look at: they would pile up over the windows of a long recording."""
+    shown = {0, len(trace.steps) - 1} if explain else set()
+    steps = [step if i in shown else replace(step, tree=None) for i, step in enumerate(trace.steps)]
+    return replace(trace, steps=steps)
+
+
 def _search(
-    policy: WhisperPolicy, encoded: Encoded, windows: Sequence[Window], options: Options, temperature: float
+    policy: WhisperPolicy,
+    encoded: Encoded,
+    windows: Sequence[Window],
+    languages: Sequence[str],
+    options: Options,
+    temperature: float,
 ) -> list[HypothesisTree]:
     rules = TimestampRules.of(policy.checkpoint.tokenizer) if options.timestamps else None
     view = policy.timestamped() if options.timestamps else policy
-    limits = [default_limit(len(w.samples) / policy.checkpoint.mel.sampling_rate) for w in windows]
+    limits = _limits(policy, windows, languages, options)
     if temperature > 0:
         draws = [generator(options.seed, f"{w.id} at {temperature}") for w in windows]
         return sample(

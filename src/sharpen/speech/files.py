@@ -66,8 +66,9 @@ def transcribe_files(
                     files = TranscriptFiles(output_dir, stems[source], formats) if formats else None
                     if files is not None:
                         stack.enter_context(files)
-                except SharpenError as error:
-                    pending.append(Event(source, "failed", 0.0, reason=str(error)))
+                except Exception as error:  # whatever one file does to its reader, the others are to be read
+                    reason = str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"
+                    pending.append(Event(source, "failed", 0.0, reason=reason))
                     continue
                 explain = options.adapt is not None and options.adapt.explain
                 page = Path(output_dir) / f"{stems[source]}.html" if explain else None
@@ -96,13 +97,17 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
             write_html(state.page, explanations(job))
     except (OSError, SharpenError) as error:
         job.cancel()
+        if state.files is not None:
+            state.files.discard()
         yield Event(state.source, "failed", job.audio.duration, reason=f"cannot write: {error}")
         return
     yield Event(state.source, "window", job.done - state.done, tuple(new))
     state.done = job.done
     if job.finished:
-        skipped = job.audio.skipped
-        warning = f"{skipped} damaged packets were skipped" if skipped else ""
+        warnings = [f"{job.audio.skipped} damaged packets were skipped"] if job.audio.skipped else []
+        if job.cut:
+            where = ", ".join(f"{start:.0f} s" for start in job.cut)
+            warnings.append(f"the text ran into the length limit, and ends too early or repeats itself, at {where}")
         yield Event(
             state.source,
             "finished",
@@ -110,7 +115,7 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
             tuple(job.found),
             tuple(job.adapted),
             tuple(explanations(job)) if state.page is not None else (),
-            warning,
+            "; ".join(warnings),
         )
 
 

@@ -26,7 +26,8 @@ PRESETS = {"exact": Preset("full", bfloat16=False), "fast": Preset("condensed", 
 
 
 def default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    """Apple's mps is taken only where it is asked for: it has no float64, and nobody has tried it."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def multiplies_bfloat16(device: str) -> bool:

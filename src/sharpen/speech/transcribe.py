@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,14 +40,14 @@ class Job:
     position: int = 0  # samples that are behind us
     found: list[Segment] = field(default_factory=list)
     adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # each adapted window: its start, and how
+    cut: list[float] = field(default_factory=list)  # the starts of windows whose text the length limit ended
     _context: list[int] = field(default_factory=list)  # tokens that the next window is taken to continue
 
     def __post_init__(self) -> None:
         tokenizer = self.checkpoint.tokenizer
         if self.options.language != "auto" or not tokenizer.multilingual:
             self.language = "en" if self.options.language == "auto" else self.options.language
-        if self.options.initial_prompt:
-            self._context = tokenizer.encode(" " + self.options.initial_prompt.strip())
+        self._forget()
         self._pass_silence()
 
     @property
@@ -76,14 +75,23 @@ class Job:
         new: list[Segment] = []
         consumed = duration
         if decoded.is_speech:
+            self.cut += [] if decoded.finished else [self.done]
             closed, consumed = settle(tokenizer, decoded, duration, last=last)
             new = segments(tokenizer, closed, self.done, duration, len(self.found))
         self.found += new
-        if self.options.condition_on_previous_text and decoded.temperature <= 0.5:  # Whisper's rule: no shaky context
-            self._context += [token for segment in new for token in segment.tokens]
+        if self.options.condition_on_previous_text:
+            if decoded.temperature > 0.5:  # Whisper's rule: a context that leads to shaky text leads to more of it
+                self._forget()
+            else:
+                self._context += [token for segment in new for token in segment.tokens]
         self.position += round(consumed * rate)
         self._pass_silence()
         return new
+
+    def _forget(self) -> None:
+        """Back to the context that the options give."""
+        text = self.options.initial_prompt.strip()
+        self._context = self.checkpoint.tokenizer.encode(f" {text}") if text else []
 
     def cancel(self) -> None:
         """Gives up the rest of the recording."""
@@ -128,11 +136,15 @@ def run(
 
 
 class Transcript:
-    """The result of a transcription; the work is done as its segments are read, and done once."""
+    """The result of a transcription; the work is done as its segments are read, and done once.
 
-    def __init__(self, job: Job, info: Info, steps: Iterator[tuple[Job, list[Segment]]]) -> None:
+    Where a window fails, or is interrupted, reading on tries that window again.
+    """
+
+    def __init__(self, job: Job, info: Info, policy: WhisperPolicy) -> None:
         self.info = info
-        self._job, self._steps = job, steps
+        self._job, self._policy = job, policy
+        self._steps = run(policy, [job], batch_size=1)
 
     @property
     def segments(self) -> Iterator[Segment]:
@@ -142,7 +154,7 @@ class Transcript:
             while i < len(self._job.found):
                 yield self._job.found[i]
                 i += 1
-            if next(self._steps, None) is None:
+            if not self._more():
                 return
 
     @property
@@ -153,15 +165,26 @@ class Transcript:
     @property
     def language(self) -> str:
         """The language given or detected; "en" where a recording is silent and none was given."""
-        while self._job.language is None and next(self._steps, None) is not None:
+        while self._job.language is None and self._more():
             pass
         return self._job.language or "en"
 
     @property
     def adapted(self) -> list[tuple[float, Adapted]]:
         """For each window that was adapted to: its start in seconds, and how it went."""
-        deque(self._steps, maxlen=0)
+        while self._more():
+            pass
         return self._job.adapted
+
+    def _more(self) -> bool:
+        """Decodes the next window, if there is one."""
+        try:
+            return next(self._steps, None) is not None
+        except BaseException:
+            self._steps = run(
+                self._policy, [self._job], batch_size=1
+            )  # a generator that raised is over; the job is not
+            raise
 
 
 class Model:
@@ -186,7 +209,7 @@ class Model:
         self.check(options)
         job = self.job(audio, options)
         info = Info(self.checkpoint.name, job.audio.duration, options, job.audio.skipped)
-        return Transcript(job, info, run(self.policy, [job], options.batch_size))
+        return Transcript(job, info, self.policy)
 
     def check(self, options: Options) -> None:
         """Refuses options that this checkpoint cannot serve, before any audio is read."""
@@ -195,8 +218,7 @@ class Model:
     def job(self, audio: Any, options: Options) -> Job:
         """A recording made ready; `run` transcribes several at once."""
         rate = self.checkpoint.mel.sampling_rate
-        if not isinstance(audio, Audio):
-            audio = read_audio(audio, sampling_rate=rate)
+        audio = audio.at(rate) if isinstance(audio, Audio) else read_audio(audio, sampling_rate=rate)
         return Job(audio, options, self.checkpoint)
 
 

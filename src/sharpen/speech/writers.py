@@ -109,7 +109,7 @@ class TranscriptFiles:
                 self._open[name] = aside.open("x", encoding="utf-8", newline="\n")
                 WRITERS[name].start(self._open[name])
         except OSError as error:
-            self._discard()
+            self.discard()
             raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
         return self
 
@@ -137,12 +137,14 @@ class TranscriptFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._discard()
+        self.discard()
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Removes what is not complete, also where the disk is full and closing a file fails again."""
         for file in self._open.values():
-            file.close()
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
                 os.unlink(file.name)
         self._open.clear()
 
