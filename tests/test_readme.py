@@ -43,10 +43,18 @@ def test_commands_run(here, command):
     assert done.stdout.strip()
 
 
-def test_the_python_example_runs(here, capsys):
-    (code,) = re.findall(r"```python\n(.+?)```", README, flags=re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
-    assert len(capsys.readouterr().out.split()) > 5
+def examples():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for number, code in enumerate(
+            re.findall(r"```python\n(.+?)```", page.read_text(encoding="utf-8"), re.DOTALL), 1
+        ):
+            yield pytest.param(code, id=f"{page.relative_to(ROOT)} {number}")
+
+
+@pytest.mark.parametrize("code", list(examples()))
+def test_python_examples_run(here, capsys, code):
+    exec(compile(code, "an example", "exec"), {})
+    assert "print(" not in code or len(capsys.readouterr().out.split()) > 5
 
 
 def test_every_link_leads_somewhere():

@@ -22,7 +22,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--models", metavar="NAME,NAME", help="the first is the ratios' (default: base,tiny.en; base with --quick)")
     add("--json", nargs="?", const="-", metavar="FILE", help="one object instead of tables, or into a file beside them")
     add("--plot", metavar="FILE", help="draw where the time goes (needs sharpen[report])")
-    add("--data", metavar="DIR", help="folder with librispeech-test-other/manifest.jsonl (default: SHARPEN_DATA)")
+    add(
+        "--data",
+        metavar="DIR",
+        help="folder with librispeech-test-other/manifest.jsonl (default: SHARPEN_DATA, else a clone's examples/)",
+    )
     add("--steps", type=positive, metavar="N", help="steps to time for each episode (default: 2; 1 with --quick)")
     add("--clips", type=positive, metavar="N", help="utterances of the main case (default: 8; 2 with --quick)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)")

@@ -75,7 +75,8 @@ def add_machine(parser: argparse.ArgumentParser, model: bool = True) -> None:
     add("--preset", choices=("exact", "fast"), default="exact",
         help="fast: condensed padding, and bfloat16 where the hardware has it (default: exact)")  # fmt: skip
     add("--guard", choices=("on", "off"), default="on",
-        help="off: the adapted text is the answer even where it looks broken; rows keep both")  # fmt: skip
+        help="off: the adapted text is the answer even where it looks broken; rows keep both (default: on; "
+        "off for reproduce, as in the paper)")  # fmt: skip
     add("--batch-size", type=positive, default=4, metavar="B", help="utterances side by side (default: 4)")
     add("--device", default="cpu", help="cpu, cuda, mps (default: cpu)")
     add("--threads", type=positive, metavar="N", help="CPU threads of each model (default: torch's choice)")

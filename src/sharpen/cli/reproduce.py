@@ -47,6 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--models", type=words, metavar="M,M", help="instead of the paper's: base, or for table-models tiny,small,large"
     )
     add_machine(parser, model=False)
+    parser.set_defaults(guard="off")  # as in the paper
 
 
 def _reproduce(args: argparse.Namespace) -> int:

@@ -32,7 +32,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _add_adaptation(parser.add_argument_group("adaptation").add_argument)
     _add_decoding(parser.add_argument_group("decoding").add_argument)
     add = parser.add_argument_group("output").add_argument
-    add("--output-format", "-f", metavar="F,F", help="txt, srt, vtt, tsv, json or all: write these files")
+    add(
+        "--output-format",
+        "-f",
+        metavar="F,F",
+        help="txt, srt, vtt, tsv, json or all: write these files (default: all with --output-dir, else none)",
+    )
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add("--quiet", "-q", action="store_true", help="no progress bar")
     add = parser.add_argument_group("machine").add_argument
