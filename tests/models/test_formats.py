@@ -170,6 +170,24 @@ def test_a_quantised_ggml_model_is_refused_with_advice(model, tmp_path, file_typ
         load_checkpoint(path)
 
 
+def test_a_safetensors_file_is_that_file_or_none(model, tmp_path):
+    write(model, "safetensors-float32", tmp_path)
+    assert load_checkpoint(tmp_path / "model.safetensors").model is not None
+    (tmp_path / "model-ema.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    with pytest.raises(WeightsError, match=r"model\.safetensors would be read; put the file"):
+        load_checkpoint(tmp_path / "model-ema.safetensors")
+
+
+def test_tensors_that_claim_more_than_they_store(model, tmp_path):
+    path = write(model, "openai-float16", tmp_path)
+    content = torch.load(path, weights_only=True)
+    name = next(iter(content["model_state_dict"]))
+    content["model_state_dict"][name] = torch.zeros(1).expand(10**16)
+    torch.save(content, path)
+    with pytest.raises(WeightsError, match="stores fewer"):
+        load_checkpoint(path)
+
+
 def test_quantised_safetensors_are_refused_with_advice(model, tmp_path):
     write(model, "safetensors-float32", tmp_path)
     tensors = {name: tensor.to(torch.int8) for name, tensor in model.state_dict().items()}

@@ -8,7 +8,7 @@ from models.packages import RAISES, split_package
 from models.writers import ctranslate2_variables, write_ctranslate2, write_openai
 
 from sharpen.errors import WeightsError
-from sharpen.models import catalog
+from sharpen.models import catalog, hub
 from sharpen.models.weights import load_checkpoint
 
 
@@ -146,6 +146,9 @@ def test_names_of_sizes():
     assert catalog.standard_name("turbo") == "large-v3-turbo"
     assert catalog.standard_name("large") == "large-v3"
     assert catalog.standard_name("openai/whisper-base.en") == "base.en"
+    assert catalog.standard_name("openai/whisper-large") == "large-v1"  # the hub's name for the first of them
+    assert hub.repositories("large-v1", "large-v1")[0] == "openai/whisper-large"
+    assert hub.repositories("turbo", "large-v3-turbo")[1] == "mobiuslabsgmbh/faster-whisper-large-v3-turbo"
     assert catalog.standard_name("distil-whisper/distil-small.en") is None
 
 

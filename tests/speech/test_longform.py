@@ -53,6 +53,8 @@ def test_times_stay_inside_the_window_and_blank_segments_are_dropped():
     (only,) = segments(TOKENIZER, decoded(tokens), 0.0, 4.0)
     assert only.end == 4.0
     assert segments(TOKENIZER, decoded([]), 0.0, 4.0) == []
+    late = [*tokens[:-2], *TOKENIZER.encode(" Thank you."), stamp(12.0)]  # begins where the sound has ended
+    assert [s.text for s in segments(TOKENIZER, decoded(late), 0.0, 4.0)] == [" a"]
 
 
 HELLO, WORLD = TOKENIZER.encode(" Hello there."), TOKENIZER.encode(" World.")

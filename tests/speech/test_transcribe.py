@@ -1,4 +1,6 @@
 import copy
+import os
+import shutil
 from dataclasses import replace
 from itertools import islice, pairwise
 
@@ -200,6 +202,29 @@ def test_adaptation_changes_the_transcript_and_leaves_the_model(tiny):
     assert tiny.transcribe(clip, adapt=strong).text == adapted.text
     assert tiny.transcribe(clip).text == source.text
     assert all(torch.equal(before[name], p) for name, p in tiny.checkpoint.model.state_dict().items())
+
+
+def test_an_episode_that_goes_astray_gives_the_source(tiny, tmp_path):
+    wild = sharpen.Adaptation(method="greedy-em", steps=2, lr=1e30, guard=False)
+    clip = str(CLIPS[0]["path"])
+    source = tiny.transcribe(clip).text
+    *_, done = files.transcribe_files(tiny, [clip], Options(adapt=wild), str(tmp_path), ["json"])
+    assert (done.kind, "".join(s.text for s in done.segments).strip()) == ("finished", source)
+    ((_, how),) = done.adapted
+    assert "not finite" in how.trace.stopped or "no numbers" in how.refused
+    assert len(list(tmp_path.iterdir())) == 1
+    once = replace(wild, steps=1)  # no second step notices
+    assert tiny.transcribe(clip, adapt=once).text == source
+
+
+def test_names_that_are_no_text(tiny, tmp_path):
+    odd = tmp_path / os.fsdecode(b"caf\xe9.flac")
+    shutil.copy(CLIPS[0]["path"], odd)
+    *_, done = files.transcribe_files(
+        tiny, [str(odd)], Options(adapt=replace(QUICK, explain=True)), str(tmp_path), ["srt"]
+    )
+    assert done.kind == "finished"
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".flac", ".html", ".srt"]
 
 
 def test_adapting_inside_of_inference_mode(tiny):

@@ -59,8 +59,8 @@ GOLDEN = {
     "vtt": (
         "WEBVTT\n\n"
         "00:00.000 --> 00:02.500\nThe first café;\twith a tab.\n\n"
-        "00:02.500 --> 01:00:00.000\nAn arrow -> and a new line.\n\n"
-        "01:01:01.250 --> 01:01:02.000\n日本 & <third>\n\n"
+        "00:02.500 --> 01:00:00.000\nAn arrow -&gt; and a new line.\n\n"
+        "01:01:01.250 --> 01:01:02.000\n日本 &amp; &lt;third&gt;\n\n"
     ),
     "tsv": (
         "start\tend\ttext\n"

@@ -141,8 +141,9 @@ def run(plan: Plan, clips: Sequence[Clip], what: str, say: Say) -> Outcome:
         _warm_up(bench, clips[0])
         cases = [(method, G) for method in plan.methods for G in ((1,) if method == "greedy-em" else plan.samples)]
         for method, G in cases:  # before anything is timed: no ratio means a thing where results differ
-            say(f"{model} {method} G={G}: equal to the reference?")
-            outcome.differences[f"{model} {method} G={G}"] = bench.check_equal(clips[0], method, min(G, 16))
+            few = min(G, MAIN[1])  # more hypotheses would show the same, in minutes
+            say(f"{model} {method} G={few}: equal to the reference?")
+            outcome.differences[f"{model} {method} G={few}"] = bench.check_equal(clips[0], method, few)
         for method, G in cases:
             main = model == first and G in (1, MAIN[1])
             some = clips[: plan.clips if main else 2]

@@ -6,6 +6,7 @@ Each command is a module with `arguments(parser)`: it gives the parser its argum
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 done, 1 something failed, 2 bad usage, 130 interrupted."""
     args = _parser().parse_args(_dashed(sys.argv[1:] if arguments is None else arguments))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
         with interrupt.kept():
             return int(args.run(args))

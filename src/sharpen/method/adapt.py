@@ -30,7 +30,7 @@ CERTAIN = 0.99  # probability of the best hypothesis at which "certain" stops
 KEPT = 1 << 26  # numbers of distributions that a search keeps for its gradient: 256 MB in float32
 SETTLED = 0.01  # relative change of mean H_tok between two steps at which "settled" stops
 StopRule = Literal["certain", "agreed", "settled"]
-NOT_FINITE = "step {}: the loss or its gradient is not finite; the last finite norms are kept"
+NOT_FINITE = "step {}: the loss or its gradient is not finite; the norms of the step before are kept"
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,7 @@ def adapt(
         return Episode(theta, {}, traces)
     worker = _Worker(policy, chosen, options, method.search, method.objective, text)
     moments = torch.zeros_like(theta), torch.zeros_like(theta)
+    before = theta.clone()  # the norms that the step before was finite under
     draws = [generator(options.seed, i) for i in ids]
     fixed: E | None = None
     if all(norm.side == "decoder" for norm in chosen):
@@ -168,6 +169,9 @@ def adapt(
         ]
         alive = [b for b, ok in zip(rows, finite, strict=True) if ok]
         with _timed(seconds, "optimiser"):
+            for b in set(rows) - set(alive):
+                theta[b] = before[b]
+            before = theta.clone()
             adamw(theta, moments, gradient[finite], alive, number, options.lr, options.weight_decay)
         for b, step, ok in zip(rows, steps, finite, strict=True):
             traces[b].steps.append(step)

@@ -17,7 +17,7 @@ SIZES = (
     *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
     *("large-v1", "large-v2", "large-v3", "large-v3-turbo"),
 )
-_ALIASES = {"large": "large-v3", "turbo": "large-v3-turbo"}
+_ALIASES = {"large": "large-v3", "turbo": "large-v3-turbo", "openai/whisper-large": "large-v1"}
 
 # OpenAI's own .pt files, from the table of addresses in their package.
 _OPENAI_SHA256 = {
@@ -158,8 +158,7 @@ class Available:
 
 def standard_name(name: str) -> str | None:
     """The size that a name stands for ("turbo", "openai/whisper-base", "base"), or None for another model."""
-    size = name.removeprefix("openai/whisper-")
-    size = _ALIASES.get(size, size)
+    size = _ALIASES.get(name) or name.removeprefix("openai/whisper-")
     return size if size in SIZES else None
 
 
@@ -247,6 +246,8 @@ def _languages(dims: Dimensions) -> str:
 def verify(source: Source, sha256: str) -> str:
     digest = hashlib.sha256()
     for path in source.weights:
+        if not path.stat().st_size:
+            return "damaged"
         digest.update(open_bytes((path,)))
     return "yes" if digest.hexdigest() == sha256 else "damaged"
 

@@ -135,7 +135,7 @@ def _episode(
     on_step: Callable[[int, CTCStep], None] | None,
 ) -> CTCEpisode:
     skeleton.keep_features(x)
-    theta = skeleton.initial()
+    theta = before = skeleton.initial()
     source = _decode(skeleton, x, theta, blank)
     moments = torch.zeros_like(theta), torch.zeros_like(theta)
     draws = generator(options.seed, name)
@@ -147,8 +147,9 @@ def _episode(
         if on_step is not None:
             on_step(number, step)
         if not (math.isfinite(step.loss) and math.isfinite(step.gradient_norm)):
-            stopped = NOT_FINITE.format(number)
+            theta, stopped = before, NOT_FINITE.format(number)
             break
+        before = theta.clone()
         adamw(theta, moments, gradient, [0], number, options.lr, options.weight_decay)
     return CTCEpisode(source, _decode(skeleton, x, theta, blank), skeleton.own(theta), tuple(steps), stopped)
 

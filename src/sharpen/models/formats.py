@@ -41,7 +41,14 @@ def identify(path: Path) -> Source:
     if start.startswith(openai.MAGIC):
         return Source("openai", (path,), path.parent)
     if path.suffix == ".safetensors":
-        return _identify_directory(path.parent)
+        files = huggingface.weight_files(path.parent)
+        if path not in files:
+            known = ", ".join(file.name for file in files) or "model.safetensors"
+            raise WeightsError(
+                f"{path}: in this directory {known} would be read; put the file as model.safetensors, with its "
+                "config.json, into a directory of its own"
+            )
+        return Source("safetensors", files, path.parent)
     # Any CTranslate2 model begins with a small version number and the length of a short name, whatever the model.
     if int.from_bytes(start[:4], "little") < 16 and 0 < int.from_bytes(start[4:6], "little") < 64:
         return Source("ctranslate2", (path,), path.parent)

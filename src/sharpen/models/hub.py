@@ -26,7 +26,10 @@ class _NoBar(tqdm):  # type: ignore[misc]
 
 def repositories(name: str, size: str | None) -> tuple[str, ...]:
     """Where a model is on the hub: OpenAI's repository, then faster-whisper's; or the id itself."""
-    return (name,) if size is None else (f"openai/whisper-{size}", f"Systran/faster-whisper-{size}")
+    if size is None:
+        return (name,)
+    owner = "mobiuslabsgmbh" if size == "large-v3-turbo" else "Systran"
+    return f"openai/whisper-{'large' if size == 'large-v1' else size}", f"{owner}/faster-whisper-{size}"
 
 
 def find_local(repository: str) -> Path | None:
@@ -50,7 +53,7 @@ def download(repository: str, progress: bool = True) -> Path:
     bar = None if progress else _NoBar
     try:
         return Path(snapshot_download(repository, allow_patterns=_FILES, etag_timeout=TIMEOUT, tqdm_class=bar))
-    except OSError as error:
+    except Exception as error:  # also those of whichever HTTP library the hub's client is built on
         raise WeightsError(f"{repository}: the download failed ({_first_line(error)}); try again") from error
 
 

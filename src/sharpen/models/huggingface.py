@@ -104,7 +104,7 @@ def parse_safetensors(buffer: memoryview, where: str) -> dict[str, Stored]:
         raise WeightsError(f"{where}: not a safetensors file: a header of {length} bytes; {GET_AGAIN}")
     try:
         header = json.loads(bytes(reader.take(length, "the header")))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{where}: not a safetensors file: its header is not JSON ({error}); {GET_AGAIN}") from error
     if not isinstance(header, dict):
         raise WeightsError(f"{where}: not a safetensors file: its header is no JSON object; {GET_AGAIN}")

@@ -114,6 +114,8 @@ def read(path: Path) -> Parsed:
         dtype = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.ndim == 0:
             raise WeightsError(f"{path}: {name} is {dtype}, expected a tensor of floating point numbers")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise WeightsError(f"{path}: {name} claims {tuple(tensor.shape)} numbers and stores fewer; {GET_AGAIN}")
         flat = tensor.contiguous().view(torch.uint8).reshape(-1)
         tensors[hugging_face_name(str(name))] = Stored(dtype, tuple(tensor.shape), flat.numpy().data)
     return Parsed(dimensions_of(dims, str(path)), tensors)

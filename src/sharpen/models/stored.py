@@ -34,7 +34,7 @@ class Dimensions:
     def check(self, where: str) -> None:
         """Refuse sizes no Whisper has, before anything is allocated."""
         for name, value in vars(self).items():
-            if not 0 < value <= 2**20:
+            if not 0 < value <= (256 if name.endswith("layers") else 2**20):
                 raise WeightsError(f"{where}: {name} = {value} is not a size of a Whisper model; {GET_AGAIN}")
         for heads in (self.audio_heads, self.text_heads):
             if self.state % heads:
@@ -137,7 +137,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file that came with a checkpoint."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: not valid JSON ({error}); {GET_AGAIN}") from error
     if not isinstance(tree, dict):
         raise WeightsError(f"{path}: expected a JSON object, found {type(tree).__name__}; {GET_AGAIN}")

@@ -89,7 +89,7 @@ class WhisperTokenizer:
             known = [vocabulary(kind) for kind in ("english", "multilingual")]
             ours = [merges for tokens, merges in known if tokens == pieces[: len(tokens)]]
             merges = ours[0] if ours else _parse_merges(tree)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
             raise WeightsError(
                 f"{path}: not a byte-level BPE tokenizer.json ({type(error).__name__}: {error}); "
                 "restore the file that came with the checkpoint, or remove it to use Whisper's own vocabulary"

@@ -145,7 +145,8 @@ def _decode(file: BinaryIO, label: str, name: str, sampling_rate: int) -> Audio:
         raise AudioError(f"{label} has a valid header and no samples: the recording is of zero length")
     samples = np.frombuffer(pcm, dtype=np.int16).astype(np.float32)  # (N,)
     samples /= 32768.0
-    return Audio(samples, sampling_rate, name, skipped)
+    # A file's name may be no text at all; this one names random draws, and stands on pages.
+    return Audio(samples, sampling_rate, name.encode("utf-8", "replace").decode(), skipped)
 
 
 def _decode_stream(container: InputContainer, stream: AudioStream, sampling_rate: int) -> tuple[bytearray, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -170,6 +171,8 @@ def _decode_adapted(
     for source, tree, trace in zip(sources, trees, episode.traces, strict=True):
         result = _result(tokenizer, tree, source.language, 0.0, source.no_speech_prob, options)
         refused = guard.check(source.text, result.text) if adaptation.guard else ""
+        if not math.isfinite(result.avg_logprob):  # there is no answer, guard or not
+            refused = "the adapted model has no numbers any more; a lower learning rate may keep them"
         how = Adapted(source, result, _lightened(trace, adaptation.explain), refused)
         results.append(replace(source if refused else result, is_speech=True, adaptation=how))
     return results

@@ -15,7 +15,7 @@ from sharpen.speech.decoding import Adapted, Options, StepListener
 from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.transcribe import Job, Model, run
-from sharpen.speech.writers import STDIN, TranscriptFiles, plan_outputs
+from sharpen.speech.writers import STDIN, TranscriptFiles, number, plan_outputs
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
                 state.files.finish(_meta(job))
         if job.finished and state.page is not None and job.adapted:
             write_html(state.page, explanations(job))
-    except (OSError, SharpenError) as error:
+    except Exception as error:
         job.cancel()
         if state.files is not None:
             state.files.discard()
@@ -148,7 +148,7 @@ def _meta(job: Job) -> dict[str, Any]:
                 {
                     "start": round(start, 3),
                     "steps": len(how.trace.steps),
-                    "H_tok": [round(step.H_tok, 4) for step in how.trace.steps],
+                    "H_tok": [number(step.H_tok, 4) for step in how.trace.steps],
                     "source_text": how.source.text,
                     "refused": how.refused,
                     "stopped": how.trace.stopped,

@@ -64,7 +64,7 @@ def segments(
     for start, end, indices in _pieces(tokenizer, decoded.tokens, duration):
         tokens = tuple(decoded.tokens[i] for i in indices)
         text = tokenizer.decode(tokens)
-        if not text.strip():
+        if not text.strip() or start >= end:  # at the end of the sound: Whisper drops what takes no time, as invented
             continue
         found.append(
             Segment(

@@ -13,6 +13,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -51,7 +52,8 @@ class VttWriter(Writer):
         file.write("WEBVTT\n\n")
 
     def add(self, file: IO[str], number: int, segment: Segment) -> None:
-        file.write(f"{clock(segment.start)} --> {clock(segment.end)}\n{_cue(segment.text)}\n\n")
+        text = escape(_cue(segment.text), quote=False)  # "<" would begin a tag
+        file.write(f"{clock(segment.start)} --> {clock(segment.end)}\n{text}\n\n")
 
 
 class TsvWriter(Writer):
@@ -212,12 +214,12 @@ def as_dict(segment: Segment) -> dict[str, Any]:
         "end": round(float(segment.end), 3),
         "text": segment.text,
         "tokens": [int(t) for t in segment.tokens],
-        "temperature": _number(segment.temperature),
-        "avg_logprob": _number(segment.avg_logprob),
-        "compression_ratio": _number(segment.compression_ratio),
-        "no_speech_prob": _number(segment.no_speech_prob),
-        "logprobs": [_number(x) for x in segment.logprobs],
-        "entropies": [_number(x) for x in segment.entropies],
+        "temperature": number(segment.temperature),
+        "avg_logprob": number(segment.avg_logprob),
+        "compression_ratio": number(segment.compression_ratio),
+        "no_speech_prob": number(segment.no_speech_prob),
+        "logprobs": [number(x) for x in segment.logprobs],
+        "entropies": [number(x) for x in segment.entropies],
     }
 
 
@@ -233,8 +235,9 @@ def _milliseconds(seconds: float) -> int:
     return max(0, round(1000 * seconds))
 
 
-def _number(x: float) -> float | None:
-    return round(float(x), 6) if math.isfinite(x) else None
+def number(x: float, digits: int = 6) -> float | None:
+    """What JSON can hold: null for what is no number."""
+    return round(float(x), digits) if math.isfinite(x) else None
 
 
 def _one_line(text: str) -> str:
