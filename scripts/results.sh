@@ -20,7 +20,7 @@ for name in "$@"; do
         noisy --methods source,beam,em-tok-b --limit 40 --out results/ls-gs10-exact ;;
     gs10)
         noisy --preset fast --methods source,beam,em-tok-b,em-tok,greedy-em,em-seq --limit 80 --out results/ls-gs10
-        noisy --preset fast --methods em-tok-togo,em-tok-togo-b --limit 80 --out results/ls-gs10 ;;
+        noisy --preset fast --methods em-tok-togo,em-tok-togo-b --limit 80 --out results/ls-gs10-togo ;;
     norms)
         for side in decoder encoder; do
             noisy --preset fast --methods em-tok-b --adapt-norms $side --limit 40 --out results/ls-gs10-norms
