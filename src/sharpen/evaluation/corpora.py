@@ -41,9 +41,7 @@ class Utterance:
     path: Path | Stored
     corruption: Corruption | None = None
     offset: float | None = None  # seconds into the recording, where the corpus cuts it; None takes all of it
-    mixed: Mapping[str, Any] = field(
-        default_factory=dict, hash=False
-    )  # noise that is in the recording already, and its ratio
+    mixed: Mapping[str, Any] = field(default_factory=dict, hash=False)  # noise in the recording, and its ratio
 
     def samples(self) -> np.ndarray:
         """(N,) float32, mono, 16 kHz, with the noise of the corruption in it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import SharpenError
-from sharpen.evaluation.layouts import Entry, Skip
+from sharpen.evaluation.layouts import Entry, Skip, value
 from sharpen.models.languages import language_code
 
 PREFIX = "hf:"
@@ -62,16 +62,16 @@ def read_hub(where: str) -> Iterator[Entry | Skip]:
         if not isinstance(row[text], str):
             yield Skip(f"{place}: no {text}, which an error rate needs as its reference")
             continue
-        duration = _value(row, _DURATIONS)
+        duration = value(row, *_DURATIONS)
         yield Entry(
             # A path is another one in every machine's cache; the name of the file is not.
-            id=_value(row, _IDS) or Path(_value(row, _FILES)).stem or str(number),
+            id=value(row, *_IDS) or Path(value(row, *_FILES)).stem or str(number),
             audio=StoredAudio(dataset, number, column),
             text=row[text],
             place=place,
-            language=_value(row, _LANGUAGES) or _as_language(config),
-            speaker=_value(row, _SPEAKERS),
-            domain=_value(row, _DOMAINS),
+            language=value(row, *_LANGUAGES) or _as_language(config),
+            speaker=value(row, *_SPEAKERS),
+            domain=value(row, *_DOMAINS),
             duration=float(duration) if duration else None,
         )
 
@@ -116,7 +116,3 @@ def _as_language(config: str) -> str:
 
 def _first(columns: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     return next((name for name in names if name in columns), None)
-
-
-def _value(row: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    return next((str(row[name]) for name in names if row.get(name) not in (None, "")), "")

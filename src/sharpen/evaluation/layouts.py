@@ -108,16 +108,16 @@ def _manifest(path: Path, where: Path) -> Iterator[Entry | Skip]:
             stem = audio.stem if stems[audio.stem] == 1 else f"{audio.parent.name}/{audio.stem}"
             try:
                 yield Entry(
-                    id=_said(row, "id") or (f"{stem}@{row['offset']}" if row.get("offset") else stem),
+                    id=value(row, "id") or (f"{stem}@{row['offset']}" if row.get("offset") else stem),
                     audio=audio,
                     text=row["text"],
                     place=place,
-                    language=_said(row, "language", "lang"),
-                    speaker=_said(row, "speaker"),
-                    domain=_said(row, "domain", "accent", "noise"),
+                    language=value(row, "language", "lang"),
+                    speaker=value(row, "speaker"),
+                    domain=value(row, "domain", "accent", "noise"),
                     duration=None if row.get("duration") is None else float(row["duration"]),
                     offset=None if row.get("offset") is None else float(row["offset"]),
-                    corpus=_said(row, "corpus"),
+                    corpus=value(row, "corpus"),
                     mixed=_mixed(row),
                 )
             except (TypeError, ValueError):
@@ -125,7 +125,7 @@ def _manifest(path: Path, where: Path) -> Iterator[Entry | Skip]:
                 yield Skip(f"{place}: {seen}, expected numbers (of seconds, of decibels)")
 
 
-def _said(row: Mapping[str, Any], *names: str) -> str:
+def value(row: Mapping[str, Any], *names: str) -> str:
     """The first of these fields that says something; a speaker may be called 0."""
     return next((str(row[name]) for name in names if row.get(name) not in (None, "")), "")
 

@@ -180,10 +180,8 @@ class Transcript:
         """Decodes the next window, if there is one."""
         try:
             return next(self._steps, None) is not None
-        except BaseException:
-            self._steps = run(
-                self._policy, [self._job], batch_size=1
-            )  # a generator that raised is over; the job is not
+        except BaseException:  # a generator that raised is over; the job is not
+            self._steps = run(self._policy, [self._job], batch_size=1)
             raise
 
 
