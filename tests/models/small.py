@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
@@ -9,11 +11,15 @@ from sharpen.models.checkpoint import Checkpoint, MelSettings
 from sharpen.models.tokenizer import WhisperTokenizer
 
 
-def small_checkpoint(vocab_size: int = 51865, d: int = 32, layers: int = 2, seed: int = 0) -> Checkpoint:
+def small_checkpoint(
+    vocab_size: int = 51865, d: int = 32, layers: int = 2, seed: int = 0, added: dict[str, int] | None = None
+) -> Checkpoint:
     torch.manual_seed(seed)
     tokenizer = WhisperTokenizer.of_kind(vocab_size)
+    if added:
+        tokenizer = replace(tokenizer, vocab_size=max(added.values()) + 1, added=added)
     config = WhisperConfig(
-        vocab_size=vocab_size,
+        vocab_size=tokenizer.vocab_size,
         d_model=d,
         encoder_layers=layers,
         decoder_layers=layers,

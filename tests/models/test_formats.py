@@ -105,6 +105,12 @@ def test_large_v3_has_128_mel_bins_and_cantonese(tmp_path, kind):
     assert loaded.suppress == loaded.tokenizer.suppressed()
 
 
+def test_a_vocabulary_of_large_v3s_size_with_80_mel_bands_is_not_large_v3s(tmp_path):
+    write(small_model(vocab_size=51866), "safetensors-float16", tmp_path)
+    with pytest.raises(WeightsError, match=r"this one hears 80: its vocabulary must be its own; put .*tokenizer\.json"):
+        load_checkpoint(tmp_path)
+
+
 def test_names_map_onto_the_state_dict(model):
     names = {hugging_face_name(name) for name in openai_state(model)}
     assert names == model.state_dict().keys() - {"proj_out.weight"}

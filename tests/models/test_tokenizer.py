@@ -179,3 +179,27 @@ def test_languages():
         language_code("germann")
     with pytest.raises(SharpenError, match="unknown language 'klingon'"):
         language_code("klingon")
+
+
+@pytest.fixture
+def with_added_words(package_files, tmp_path):
+    """The multilingual tokeniser after `add_tokens(["Zürich", "hotword"])` and one more special token."""
+    tree = json.loads((package_files("base") / "tokenizer.json").read_text(encoding="utf-8"))
+    for token, (text, special) in enumerate([("Zürich", False), ("[laughs]", True), ("hotword", False)], MULTILINGUAL):
+        tree["added_tokens"].append({"id": token, "content": text, "special": special})
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(tree))
+    return path
+
+
+def test_words_added_behind_the_timestamps_are_text(with_added_words):
+    tokenizer = WhisperTokenizer.from_json(with_added_words, MULTILINGUAL + 7)  # padded, as some trainers do
+    zurich, laughs, hotword, padding = range(MULTILINGUAL, MULTILINGUAL + 4)
+    assert tokenizer.encode("Zürich") == [zurich]
+    assert tokenizer.encode(" the") == WhisperTokenizer.of_kind(MULTILINGUAL).encode(" the")
+    said = [tokenizer.timestamp_end - 1, *tokenizer.encode(" in "), zurich, laughs, padding, hotword]
+    assert tokenizer.decode(said) == " in Zürichhotword"
+    assert [tokenizer.is_text(token) for token in (zurich, laughs, hotword, padding)] == [True, False, True, False]
+    assert [tokenizer.is_timestamp(token) for token in (zurich - 1, zurich)] == [True, False]
+    with pytest.raises(WeightsError, match="needs 51868 tokens and the model has 51866"):
+        WhisperTokenizer.from_json(with_added_words, MULTILINGUAL + 1)

@@ -19,13 +19,13 @@ TOKENIZER = WhisperTokenizer.of_kind(51865)
 BEGIN = TOKENIZER.timestamp_begin
 
 
-def allowed(prefix, favour=None):
+def allowed(prefix, favour=None, tokenizer=TOKENIZER):
     """The tokens that the timestamp rules leave after `prefix`, with all tokens equally likely but for `favour`."""
-    log_pi = torch.zeros(1, TOKENIZER.vocab_size)
+    log_pi = torch.zeros(1, tokenizer.vocab_size)
     log_pi[0, TOKENIZER.no_timestamps] = -torch.inf
     if favour is not None:
         log_pi[0, favour] = 50.0
-    out = TimestampRules.of(TOKENIZER)(log_pi.log_softmax(-1), [prefix])[0]
+    out = TimestampRules.of(tokenizer)(log_pi.log_softmax(-1), [prefix])[0]
     assert math.isclose(float(out.exp().sum()), 1.0, abs_tol=1e-4)
     return set((out > -torch.inf).nonzero()[:, 0].tolist())
 
@@ -53,6 +53,25 @@ def test_after_a_closing_timestamp_comes_the_next_start_or_the_end():
 
 def test_timestamps_that_together_outweigh_any_token_win():
     assert min(allowed([BEGIN, 400])) >= BEGIN  # 1501 of 51865 equally likely tokens: no text token alone beats them
+
+
+def test_words_behind_the_timestamps_are_text_under_the_rules_and_in_the_policy():
+    checkpoint = small_checkpoint(added={"Zürich": 51866})  # 51865 is nobody's
+    words, zurich = checkpoint.tokenizer, 51866
+    assert max(allowed([], tokenizer=words)) == BEGIN + 50
+    assert zurich in allowed([BEGIN], tokenizer=words)  # opened: text must follow
+    assert zurich in allowed([BEGIN, 400], favour=zurich, tokenizer=words)
+    assert zurich not in allowed([BEGIN, 400], tokenizer=words)  # the timestamps outweigh it
+    assert zurich not in allowed([BEGIN, zurich, BEGIN + 50], favour=words.eot, tokenizer=words)  # closed
+    assert BEGIN not in allowed([BEGIN, zurich], tokenizer=words)
+    policy = WhisperPolicy(checkpoint)
+    for forbidden in (policy.forbidden[0], policy.timestamped().forbidden[0]):
+        assert not forbidden[zurich]
+        assert not forbidden[words.eot]
+        assert forbidden[51865]
+        assert forbidden[words.eot + 1 : BEGIN].all()
+    assert policy.forbidden[0, BEGIN:51865].all()
+    assert not policy.timestamped().forbidden[0, BEGIN:51865].any()
 
 
 def test_prompts():

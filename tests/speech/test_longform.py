@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,14 @@ def test_timestamps_divide_a_window():
     assert first.tokens == tuple(hello)
     assert first.logprobs == pytest.approx([-0.1 * i for i in range(1, 1 + len(hello))])
     assert second.avg_entropy == pytest.approx(np.mean([0.2 * i for i in range(len(hello) + 3, len(tokens) - 1)]))
+
+
+def test_a_word_behind_the_timestamps_stays_in_its_segment():
+    words = replace(TOKENIZER, vocab_size=51866, added={" Zürich": 51865})
+    tokens = [stamp(0.5), *words.encode(" In Zürich"), stamp(2.0)]
+    assert 51865 in tokens
+    (only,) = segments(words, decoded(tokens), offset=0.0, duration=5.0)
+    assert (only.start, only.end, only.text) == (0.5, 2.0, " In Zürich")
 
 
 def test_without_timestamps_a_window_is_one_segment():

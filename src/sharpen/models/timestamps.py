@@ -22,34 +22,43 @@ class TimestampRules:
     """
 
     begin: int  # the token <|0.00|>
+    end: int  # the first token behind <|30.00|>
     eos: int
     latest_start: float = 1.0  # seconds
 
     @classmethod
     def of(cls, tokenizer: WhisperTokenizer) -> TimestampRules:
-        return cls(tokenizer.timestamp_begin, tokenizer.eot)
+        return cls(tokenizer.timestamp_begin, tokenizer.timestamp_end, tokenizer.eot)
 
     def __call__(self, log_pi: Tensor, prefixes: list[list[int]]) -> Tensor:
         log_pi = log_pi.clone()
         for row, prefix in zip(log_pi, prefixes, strict=True):
             self._narrow(row, prefix)
         log_pi = log_pi.log_softmax(-1)
-        stamped = log_pi[:, self.begin :].logsumexp(-1) > log_pi[:, : self.begin].amax(-1)
+        stamps = log_pi[:, self.begin : self.end]
+        others = log_pi.clone()
+        others[:, self.begin : self.end] = -torch.inf
+        stamped = stamps.logsumexp(-1) > others.amax(-1)
         log_pi[stamped, : self.begin] = -torch.inf
+        log_pi[stamped, self.end :] = -torch.inf
         return log_pi.log_softmax(-1)
+
+    def is_timestamp(self, token: int) -> bool:
+        return self.begin <= token < self.end
 
     def _narrow(self, row: Tensor, prefix: list[int]) -> None:
         if not prefix:
             row[: self.begin] = -torch.inf
             row[self.begin + round(self.latest_start / SECONDS_PER_TIMESTAMP) + 1 :] = -torch.inf
             return
-        after_stamp = prefix[-1] >= self.begin
-        opened = len(prefix) < 2 or prefix[-2] >= self.begin
+        after_stamp = self.is_timestamp(prefix[-1])
+        opened = len(prefix) < 2 or self.is_timestamp(prefix[-2])
         if after_stamp and opened:
-            row[self.begin :] = -torch.inf  # a segment was just opened: text must follow
-        elif after_stamp:
-            row[: self.eos] = -torch.inf  # a segment was just closed: the next one's start, or the end
-        stamps = [token for token in prefix if token >= self.begin]
+            row[self.begin : self.end] = -torch.inf  # a segment was just opened: text must follow
+        elif after_stamp:  # a segment was just closed: the next one's start, or the end
+            row[: self.eos] = -torch.inf
+            row[self.end :] = -torch.inf
+        stamps = [token for token in prefix if self.is_timestamp(token)]
         if stamps:
             repeats = after_stamp and not opened  # a segment may start where the one before it ended
             row[self.begin : stamps[-1] + (0 if repeats else 1)] = -torch.inf

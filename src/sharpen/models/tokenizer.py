@@ -3,9 +3,10 @@
 Every released Whisper uses one of two vocabularies, GPT-2's (English-only) or the multilingual one, so they are
 shipped here as merge pairs and a checkpoint without a tokeniser (ggml, OpenAI's files) still has one.
 
-A `tokenizer.json` next to the checkpoint is read for its tokens and specials. Where its tokens are one of the two known
-vocabularies, the merges are ours: the copy that travels with many multilingual checkpoints has lost its first
-merge, "Ġ t", and so splits " the" in two tokens the model has never seen together.
+A `tokenizer.json` next to the checkpoint is read for its tokens and specials; words that fine-tuning added behind the
+timestamps are text like any other. Where its tokens are one of the two known vocabularies, the merges are ours: the
+copy that travels with many multilingual checkpoints has lost its first merge, "Ġ t", and so splits " the" in two tokens
+the model has never seen together.
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -33,6 +34,7 @@ ENGLISH, MULTILINGUAL, V3 = 51864, 51865, 51866  # vocabulary sizes: the three k
 _ENGLISH_EOT = 50256
 
 _TIMESTAMP = re.compile(r"<\|\d+\.\d\d\|>")
+_CONTROL = re.compile(r"<\|.*\|>")
 _TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
 _OLDER_NAMES = {"<|nocaptions|>": "<|nospeech|>", "<|iw|>": "<|he|>"}
 _REQUIRED = ("<|endoftext|>", "<|startoftranscript|>", *_TASKS)
@@ -61,10 +63,11 @@ BYTE_TOKENS = tuple(bytes([BYTE_OF_SYMBOL[symbol]]) for symbol in sorted(SYMBOL_
 
 @dataclass(frozen=True, eq=False)
 class WhisperTokenizer:
-    pieces: tuple[bytes, ...] = field(repr=False)  # text token id -> its bytes
+    pieces: tuple[bytes, ...] = field(repr=False)  # text token id -> its bytes; empty where it is not text
     merges: NDArray[np.uint32] = field(repr=False)  # (N, 2) token ids, the most urgent first
     specials: Mapping[str, int] = field(repr=False)  # "<|endoftext|>" -> id; timestamps are not listed
     vocab_size: int
+    added: Mapping[str, int] = field(default_factory=dict, repr=False)  # whole words that a fine-tuned model learned
 
     @classmethod
     def of_kind(cls, vocab_size: int, where: str = "the model") -> "WhisperTokenizer":
@@ -85,7 +88,7 @@ class WhisperTokenizer:
         """The tokeniser of a Hugging Face `tokenizer.json` for a model of `vocab_size` tokens."""
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
-            pieces, specials = _parse_tokens(tree)
+            pieces, specials, added = _parse_tokens(tree)
             known = [vocabulary(kind) for kind in ("english", "multilingual")]
             ours = [merges for tokens, merges in known if tokens == pieces[: len(tokens)]]
             merges = ours[0] if ours else _parse_merges(tree)
@@ -97,13 +100,14 @@ class WhisperTokenizer:
         missing = [name for name in _REQUIRED if name not in specials]
         if missing:
             raise WeightsError(f"{path}: not a Whisper tokeniser: it lacks {', '.join(missing)}")
-        needed = max(*specials.values(), specials["<|notimestamps|>"] + TIMESTAMPS) + 1
+        last_timestamp = specials["<|notimestamps|>"] + TIMESTAMPS
+        needed = max(*specials.values(), *added.values(), last_timestamp, len(pieces) - 1) + 1
         if needed > vocab_size:
             raise WeightsError(
                 f"{path}: this tokeniser needs {needed} tokens and the model has {vocab_size}; take the tokenizer.json "
                 "that belongs to this checkpoint"
             )
-        return cls(pieces, merges, specials, vocab_size)
+        return cls(pieces, merges, specials, vocab_size, added)
 
     def encode(self, text: str) -> list[int]:
         """Text to tokens. Special tokens written out in the text stay text: a prompt cannot give orders."""
@@ -111,7 +115,7 @@ class WhisperTokenizer:
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Tokens to text; bytes that are not UTF-8 (a character cut in half) become U+FFFD."""
-        text = b"".join(self.token_bytes(token) for token in ids if not (skip_special and self.is_special(token)))
+        text = b"".join(self.token_bytes(token) for token in ids if self.is_text(token) or not skip_special)
         return text.decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
@@ -120,12 +124,17 @@ class WhisperTokenizer:
             raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
         if token in self._names:
             return self._names[token]
-        if self.timestamp_begin <= token < self.timestamp_begin + TIMESTAMPS:
+        if token in self._added:
+            return self._added[token]
+        if self.is_timestamp(token):
             return b"<|%.2f|>" % (0.02 * (token - self.timestamp_begin))
         return self.pieces[token] if token < len(self.pieces) else b""
 
-    def is_special(self, token: int) -> bool:
-        return token >= self.eot
+    def is_text(self, token: int) -> bool:
+        return token < self.eot or token in self._added or (token < len(self.pieces) and self.pieces[token] != b"")
+
+    def is_timestamp(self, token: int) -> bool:
+        return self.timestamp_begin <= token < self.timestamp_end
 
     def suppressed(self) -> tuple[int, ...]:
         """What OpenAI's decoder never emits: symbols that are not speech, and the special tokens of the prompt."""
@@ -183,6 +192,11 @@ class WhisperTokenizer:
         return self.no_timestamps + 1
 
     @property
+    def timestamp_end(self) -> int:
+        """The first token behind the timestamps."""
+        return self.timestamp_begin + TIMESTAMPS
+
+    @property
     def multilingual(self) -> bool:
         return self.eot != _ENGLISH_EOT
 
@@ -198,11 +212,16 @@ class WhisperTokenizer:
         return {token: name.encode() for name, token in self.specials.items()}
 
     @cached_property
+    def _added(self) -> dict[int, bytes]:
+        return {token: text.encode() for text, token in self.added.items()}
+
+    @cached_property
     def _engine(self) -> Tokenizer:
         symbols = ["".join(SYMBOL_OF_BYTE[byte] for byte in piece) for piece in self.pieces]
-        vocab = {symbol: token for token, symbol in enumerate(symbols) if symbol}
+        vocab = {symbol: token for token, symbol in enumerate(symbols) if symbol} | dict(self.added)
         engine = Tokenizer(BPE(vocab, [(symbols[left], symbols[right]) for left, right in self.merges.tolist()]))
         engine.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=True)
+        engine.add_tokens([AddedToken(text, normalized=False) for text in self.added])
         return engine
 
 
@@ -217,16 +236,23 @@ def vocabulary(kind: str) -> tuple[tuple[bytes, ...], NDArray[np.uint32]]:
     return tuple(pieces), merges
 
 
-def _parse_tokens(tree: dict[str, Any]) -> tuple[tuple[bytes, ...], dict[str, int]]:
-    specials = {str(entry["content"]): _token(entry["id"]) for entry in tree["added_tokens"]}
+def _parse_tokens(tree: dict[str, Any]) -> tuple[tuple[bytes, ...], dict[str, int], dict[str, int]]:
+    """The text tokens' bytes, the special tokens without the timestamps, and the text that was added later."""
+    vocab: dict[str, int] = tree["model"]["vocab"]
+    specials, added = dict[str, int](), dict[str, int]()
+    for entry in tree["added_tokens"]:
+        name, token = str(entry["content"]), _token(entry["id"])
+        if entry.get("special", True) or _CONTROL.fullmatch(name):
+            specials[_OLDER_NAMES.get(name, name)] = token
+        elif name not in vocab:
+            added[name] = token
+    not_text = set(specials.values())
     specials = {name: token for name, token in specials.items() if not _TIMESTAMP.fullmatch(name)}
-    specials = {_OLDER_NAMES.get(name, name): token for name, token in specials.items()}
-    special_ids = set(specials.values())
-    of_text = {symbols: _token(token) for symbols, token in tree["model"]["vocab"].items() if token not in special_ids}
+    of_text = {symbols: _token(token) for symbols, token in vocab.items() if token not in not_text}
     pieces = [b""] * (max(of_text.values()) + 1)
     for symbols, token in of_text.items():
         pieces[token] = bytes([BYTE_OF_SYMBOL[symbol] for symbol in symbols])
-    return tuple(pieces), specials
+    return tuple(pieces), specials, added
 
 
 def _parse_merges(tree: dict[str, Any]) -> NDArray[np.uint32]:

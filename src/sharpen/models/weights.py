@@ -8,7 +8,9 @@ from sharpen.models import catalog, formats, hub
 from sharpen.models.checkpoint import Checkpoint, MelSettings
 from sharpen.models.formats import Source
 from sharpen.models.stored import Parsed
-from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.tokenizer import V3, WhisperTokenizer
+
+V3_MELS = 128
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,7 @@ def load_checkpoint(
     found = _locate(str(name), isinstance(name, Path), cache_dir, local_files_only)
     parsed, digest = formats.read(found.source, found.sha256)
     where = found.source.label
-    vocab_size = parsed.dimensions.vocab_size
-    if parsed.tokenizer_json is None:
-        tokenizer = WhisperTokenizer.of_kind(vocab_size, where)
-    else:
-        tokenizer = WhisperTokenizer.from_json(parsed.tokenizer_json, vocab_size)
+    tokenizer = _tokenizer(parsed, where)
 
     from sharpen.models.assemble import assemble  # here, because it takes torch and transformers with it
 
@@ -49,6 +47,18 @@ def load_checkpoint(
         suppress=_suppress(parsed, tokenizer),
         suppress_first=tokenizer.suppressed_first() if parsed.suppress_first is None else parsed.suppress_first,
     )
+
+
+def _tokenizer(parsed: Parsed, where: str) -> WhisperTokenizer:
+    vocab_size, n_mels = parsed.dimensions.vocab_size, parsed.dimensions.n_mels
+    if parsed.tokenizer_json is not None:
+        return WhisperTokenizer.from_json(parsed.tokenizer_json, vocab_size)
+    if vocab_size == V3 and n_mels != V3_MELS:
+        raise WeightsError(
+            f"{where}: a vocabulary of {V3} tokens is large-v3's, which hears {V3_MELS} mel bands, but this one hears "
+            f"{n_mels}: its vocabulary must be its own; put the model's tokenizer.json next to its weights"
+        )
+    return WhisperTokenizer.of_kind(vocab_size, where)
 
 
 def _suppress(parsed: Parsed, tokenizer: WhisperTokenizer) -> tuple[int, ...]:

@@ -46,13 +46,14 @@ class WhisperPolicy:
         self._searching = [linears.packed(module) for module in decoder.layers]  # without
         self._project = PackedLinear(self.vocabulary)
         self._own: Mapping[str, Affine] = {}
-        forbidden = torch.zeros(2, config.vocab_size, dtype=torch.bool)  # row 0: later steps, row 1: the first step
+        words = checkpoint.tokenizer
+        written = [words.is_text(t) or words.is_timestamp(t) or t == self.eos for t in range(config.vocab_size)]
+        forbidden = ~torch.tensor([written, written])  # row 0: later steps, row 1: the first step
         forbidden[:, list(checkpoint.suppress)] = True
-        forbidden[:, self.eos + 1 : checkpoint.tokenizer.timestamp_begin] = True  # languages and other specials
         forbidden[1, list(checkpoint.suppress_first)] = True
         self._with_timestamps = forbidden.to(self.device)
         self.forbidden = self._with_timestamps.clone()
-        self.forbidden[:, checkpoint.tokenizer.timestamp_begin :] = True
+        self.forbidden[:, words.timestamp_begin : words.timestamp_end] = True
 
     @property
     def device(self) -> torch.device:

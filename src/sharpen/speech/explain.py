@@ -208,7 +208,7 @@ def _pieces(decoded: Decoded, tokenizer: WhisperTokenizer) -> Iterator[tuple[str
     """Text, log-probability and entropy of each text token; a character cut by tokens goes to the one that ends it."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     for token, logprob, entropy in zip(decoded.tokens, decoded.logprobs, decoded.entropies, strict=True):
-        if not tokenizer.is_special(token):
+        if tokenizer.is_text(token):
             yield utf8.decode(tokenizer.token_bytes(token)), logprob, entropy
 
 

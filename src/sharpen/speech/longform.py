@@ -44,7 +44,7 @@ def settle(tokenizer: WhisperTokenizer, decoded: Decoded, duration: float, *, la
     too short to hold a word is not looked at again.
     """
     begin = tokenizer.timestamp_begin
-    stamped = [token >= begin for token in decoded.tokens]
+    stamped = [tokenizer.is_timestamp(token) for token in decoded.tokens]
     pairs = [i for i in range(len(stamped) - 1) if stamped[i] and stamped[i + 1]]
     if not pairs or stamped[-2:] == [False, True]:
         return decoded, duration
@@ -92,7 +92,7 @@ def _pieces(
     pieces: list[tuple[float, float, list[int]]] = []
     start, indices = 0.0, list[int]()
     for i, token in enumerate(tokens):
-        if token < tokenizer.timestamp_begin:
+        if not tokenizer.is_timestamp(token):
             indices.append(i)
             continue
         time = min(duration, (token - tokenizer.timestamp_begin) * SECONDS_PER_TIMESTAMP)
