@@ -24,9 +24,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     args = parser.parse_args()
-    found = {(row.corpus, row.domain, row.options.get("snr"), row.id, row.method): row
-             for row in reversed(read(args.folders)) if row.steps and not row.failed}  # fmt: skip
-    rows = list(found.values())  # of an utterance that was run at two batch sizes, the first
+    adapted = [row for row in read(args.folders) if row.steps and not row.failed]
+    # Of an utterance that was run at two batch sizes, the first.
+    rows = list({key(row): row for row in reversed(adapted)}.values())
     pairs = [(row, errors(row, row.source_text), errors(row, row.adapted_text)) for row in rows]
     off = sum((adapted for _, _, adapted in pairs), ErrorCounts())
     source = sum((before for _, before, _ in pairs), ErrorCounts())
@@ -36,6 +36,11 @@ def main() -> int:
     for name, fires in thresholds().items():
         print(f"| {name} | {line(pairs, fires)} |")
     return 0
+
+
+def key(row: Row) -> tuple[object, ...]:
+    utterance = row.corpus, row.domain, row.options.get("snr"), row.id
+    return *utterance, row.model, row.method, row.samples, row.steps, row.seed
 
 
 def line(pairs: Sequence[tuple[Row, ErrorCounts, ErrorCounts]], fires: Fires) -> str:

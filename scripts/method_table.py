@@ -59,8 +59,13 @@ def run(args: argparse.Namespace) -> int:
     folder = args.data / "librispeech-test-other"
     rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()][:: args.every]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    done = {(r["id"], r["method"]) for r in read_rows(args.out)} if args.out.exists() else set()
-    todo = [row for row in rows if (row["id"], args.method) not in done]
+    found = read_rows(args.out) if args.out.exists() else []
+    before = [r for r in found if r["method"] == args.method]
+    if any((r["snr"], r.get("padding", "full")) != (args.snr, args.padding) for r in before):
+        sys.exit(f"{args.out} holds {args.method} with another --snr or --padding; give another file to --out")
+    done = {r["id"] for r in before}
+    todo = [row for row in rows if row["id"] not in done]
+    args.out.write_text("".join(json.dumps(r) + "\n" for r in found))  # without a line that a kill tore
     policy = WhisperPolicy(load_checkpoint("base"))
     total = ErrorCounts()
     with args.out.open("a") as out, tqdm(todo, desc=args.method, unit="utt") as bar:
@@ -116,7 +121,8 @@ def fresh_entropy(policy: WhisperPolicy, prepared, limits: list[int], name: str)
 
 
 def read_rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    *whole, _torn = path.read_text().split("\n")
+    return [json.loads(line) for line in whole]
 
 
 def table(args: argparse.Namespace) -> int:
