@@ -44,6 +44,14 @@ def test_the_reference_learns_and_forgets():
         bench.reference.step(features, bench.prompt, "em-seq", 4, 8)
 
 
+def test_the_reference_holds_its_norms_alone_and_no_part_of_our_engine():
+    bench = Bench(small_checkpoint())
+    theirs, ours = bench.reference.model, bench.checkpoint.model
+    assert "policy" not in vars(bench)
+    own = {name for name, p in theirs.named_parameters() if p is not ours.get_parameter(name)}
+    assert own == {name for name, _ in ours.named_parameters() if "layer_norm" in name}
+
+
 def test_its_samples_are_as_many_as_asked_for_and_differ():
     bench = Bench(small_checkpoint())
     (step,) = bench.reference.episode(torch.randn(1, 80, 3000), bench.prompt, "em-tok", 6, 1, 12, seed=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -81,16 +82,18 @@ class Bench:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self.policy = WhisperPolicy(checkpoint)
         t = checkpoint.tokenizer
         self.prompt = [t.sot, t.languages["en"], t.transcribe] if t.multilingual else [t.sot]
         self.prompt.append(t.no_timestamps)
-        self._reference: Reference | None = None
 
-    @property
+    # Each engine is made when it is asked for: a process that measures one's memory holds no part of the other.
+    @cached_property
+    def policy(self) -> WhisperPolicy:
+        return WhisperPolicy(self.checkpoint)
+
+    @cached_property
     def reference(self) -> Reference:
-        self._reference = self._reference or Reference(self.checkpoint)
-        return self._reference
+        return Reference(self.checkpoint)
 
     def time(self, case: Case, clips: Sequence[Clip], steps: int, seed: int = 0) -> list[Timing]:
         """Each utterance's timing; a batch's seconds are shared among its utterances."""

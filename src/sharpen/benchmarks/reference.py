@@ -36,10 +36,10 @@ class ReferenceStep:
 
 
 class Reference:
-    """A copy of a Whisper whose LayerNorms are trained on one utterance and put back."""
+    """A Whisper with LayerNorms of its own, which are trained on one utterance and put back."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.model: Any = copy.deepcopy(checkpoint.model)
+        self.model: Any = _with_own_norms(checkpoint.model)
         self.eos = checkpoint.tokenizer.eot
         norms = [m for m in self.model.model.modules() if isinstance(m, nn.LayerNorm)]
         self.parameters: list[nn.Parameter] = [p for norm in norms for p in (norm.weight, norm.bias)]
@@ -170,6 +170,12 @@ class Reference:
         if G > 1:
             A = A - (A.sum() - A) / (G - 1)
         return (A * logprobs.sum(1) + H).sum() / inside.sum()
+
+
+def _with_own_norms(model: Any) -> Any:
+    """A copy that shares all weights but those of the LayerNorms: the others are frozen, and held once."""
+    own = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
+    return copy.deepcopy(model, {id(p): p for p in model.parameters() if id(p) not in own})
 
 
 def _output(states: Any) -> BaseModelOutput:
