@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from models.packages import split_package, tarball, wheel
-from models.writers import write_ggml
+from models.writers import small_model, write_ggml
 
 from sharpen.errors import WeightsError
 from sharpen.models import catalog, hub
@@ -84,9 +84,24 @@ def test_an_empty_copy_is_damaged_and_a_hub_that_answers_does_not_leave_it(row, 
     (folder / "model.bin").write_bytes(b"")
     (listed,) = catalog.available()
     assert listed.verified == "damaged"
-    monkeypatch.setattr(hub, "download", lambda repository, progress: tmp_path / "from the hub")
-    assert fetch("tiny", progress=False) == tmp_path / "from the hub"
+    snapshot = tmp_path / "from the hub"
+    small_model().save_pretrained(snapshot)
+    monkeypatch.setattr(hub, "download", lambda repository, progress: snapshot)
+    assert fetch("tiny", progress=False) == snapshot
     assert not folder.exists()  # it would have been found first
+
+
+def test_a_snapshot_that_cannot_be_loaded_is_told_when_it_is_fetched(monkeypatch, tmp_path):
+    small_model().save_pretrained(tmp_path)
+    monkeypatch.setattr(hub, "find_local", lambda repository: tmp_path)
+    assert fetch("owner/whisper-mine", progress=False) == tmp_path
+    (tmp_path / "config.json").unlink()
+    monkeypatch.setattr(hub, "download", lambda repository, progress: tmp_path)
+    with pytest.raises(WeightsError, match=r"no config\.json"):
+        fetch("owner/whisper-mine", progress=False)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match="no weights in this directory"):  # a repository of pickles
+        fetch("owner/whisper-mine", progress=False)
 
 
 def test_another_process_may_be_faster(row, monkeypatch):

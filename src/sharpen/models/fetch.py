@@ -46,10 +46,12 @@ def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = Tr
     repositories = hub.repositories(name, size)
     for repository in repositories:
         local = hub.find_local(repository)
-        if local and _identified(local):
+        if local and _readable(local):
             return local
     try:
-        return hub.download(repositories[0], progress)
+        downloaded = hub.download(repositories[0], progress)
+        formats.dimensions(formats.identify(downloaded))  # says what is missing
+        return downloaded
     except hub.HubUnreachableError as error:
         packages = catalog.packages_of(size) if size else ()
         if not packages:
@@ -102,9 +104,9 @@ def _whole(size: str, cache_dir: str | Path | None) -> bool:
     return found is not None and catalog.verify(*found) == "yes"
 
 
-def _identified(folder: Path) -> bool:
+def _readable(folder: Path) -> bool:
     try:
-        formats.identify(folder)
+        formats.dimensions(formats.identify(folder))
     except WeightsError:  # a download that stopped half-way: the hub continues it
         return False
     return True
