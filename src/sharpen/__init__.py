@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sharpen.errors import AudioError, SharpenError, WeightsError
     from sharpen.method.adapt import Adaptation, adapt
+    from sharpen.method.conformance import check_policy
     from sharpen.method.objectives import METHODS, Method
     from sharpen.speech.decoding import Options
     from sharpen.speech.longform import Segment
@@ -25,6 +26,7 @@ __all__ = [
     "Transcript",
     "WeightsError",
     "adapt",
+    "check_policy",
     "load",
 ]
 
@@ -33,6 +35,7 @@ _HOMES = {
     "Adaptation": "sharpen.method.adapt",
     "Method": "sharpen.method.objectives",
     "adapt": "sharpen.method.adapt",
+    "check_policy": "sharpen.method.conformance",
     "AudioError": "sharpen.errors",
     "SharpenError": "sharpen.errors",
     "WeightsError": "sharpen.errors",

@@ -1,5 +1,7 @@
 """What an episode says on its way, on the model that can be enumerated."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from toy import ToyPolicy
@@ -56,7 +58,7 @@ def test_an_input_without_numbers_stops_and_the_others_go_on(method):
 
 def test_inference_mode_is_named():
     policy = ToyPolicy()
-    with torch.inference_mode(), pytest.raises(SharpenError, match="call adapt outside of it"):
+    with torch.inference_mode(), pytest.raises(SharpenError, match="call it outside of that"):
         run(policy, "em-tok", 1)
 
 
@@ -76,3 +78,47 @@ def test_explain_still_speaks_before_every_step():
 def test_counts_beyond_the_episode_are_refused(at):
     with pytest.raises(SharpenError, match=f"greedy_at names {at[-1]} updates; expected 0 to 10"):
         Adaptation(greedy_at=at)
+
+
+def test_listeners_are_told_which_input_a_step_is_of():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    policy.inputs.x[1] = float("nan")
+    heard = []
+    adapt(policy, policy.inputs, Adaptation("em-tok", steps=2), on_step=lambda n, steps: heard.append((n, [*steps])))
+    assert heard == [(1, [0, 1, 2]), (2, [0, 2])]
+
+
+def test_a_last_update_that_overflows_is_undone():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode = adapt(policy, policy.inputs, Adaptation("em-tok", steps=1, lr=1e308, weight_decay=1e308))
+    assert all("step 1" in trace.stopped and "not finite" in trace.stopped for trace in episode.traces)
+    assert torch.isfinite(episode.theta).all()
+
+
+def test_nothing_to_adapt_asks_nothing_of_the_model():
+    policy = ToyPolicy()
+    policy.norms = list  # a model without norms
+    for options in (Adaptation("source"), Adaptation("beam"), Adaptation("em-tok", steps=0)):
+        episode = adapt(policy, policy.inputs, options)
+        assert (dict(episode.norms), len(episode.traces)) == ({}, 3)
+    with pytest.raises(SharpenError, match="no norms"):
+        adapt(policy, policy.inputs, Adaptation("em-tok"))
+    assert adapt(ToyPolicy(), policy.inputs.select([]), Adaptation("em-tok")).traces == []
+
+
+def test_a_prompt_that_leaves_no_room_is_named():
+    policy = ToyPolicy()
+    policy.capacity = lambda encoded: [5, 0, 5]
+    with pytest.raises(SharpenError, match="the prompt of input 1 leaves no room"):
+        adapt(policy, policy.inputs, Adaptation("em-tok"))
+
+
+def test_a_stop_rule_that_is_no_tuple_is_named():
+    with pytest.raises(SharpenError, match="stop is 'certain'; expected a tuple"):
+        Adaptation(stop="certain")
+
+
+def test_parameters_that_want_gradients_leave_no_graph_behind():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    policy._norms = {name: replace(n, weight=n.weight.requires_grad_()) for name, n in policy._norms.items()}
+    assert not run(policy, "em-tok", 2).theta.requires_grad

@@ -210,3 +210,9 @@ def test_half_precision_is_scored_in_float32():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(SharpenError, match=message):
         CTCAdaptation(**settings)
+
+
+def test_frames_without_numbers_give_symbols_that_exist():
+    log_p = torch.full((1, 4, 5), math.nan)
+    (paths,) = ctc.sample_paths(log_p, [4], 3, [generator(0, "a")])
+    assert all(0 <= symbol < 5 for path in paths for symbol in path)

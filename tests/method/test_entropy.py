@@ -94,3 +94,18 @@ def test_fused_head_at_whispers_size_equals_the_plain_one():
     (of_ours,) = torch.autograd.grad(ours[0].sum() + ours[1].sum(), hidden)
     (of_theirs,) = torch.autograd.grad(expected[0].sum() + expected[1].sum(), hidden)
     assert (of_ours - of_theirs).norm() < 1e-4 * of_theirs.norm()
+
+
+def test_distributions_may_be_wider_than_the_weights():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(3, 4), torch.randn(6, 4)
+    node, token = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 3, 4])
+    c, a = torch.randn(3), torch.randn(4)
+
+    def gradient(dtype):
+        return head_gradient(
+            lambda rows: (hidden[rows] @ weight.T).to(dtype).log_softmax(-1), weight, c, a, node, token
+        )
+
+    assert gradient(torch.float64).dtype == torch.float32
+    assert torch.allclose(gradient(torch.float64), gradient(torch.float32), atol=1e-6)

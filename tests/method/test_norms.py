@@ -60,3 +60,13 @@ def test_theta_holds_every_parameter_of_every_input():
 def test_a_side_without_norms_is_refused():
     with pytest.raises(SharpenError, match="no norms in its encoder"):
         choose([Norm("b", "decoder", "rms", 1e-5, WEIGHT)], "encoder")
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (3, 5, 8), (3, 3, 5, 8)])
+def test_each_input_has_its_own_parameters_whatever_axes_lie_between(shape):
+    norm = Norm("n", "decoder", "rms", 1e-5, torch.ones(8), torch.zeros(8))
+    x, own = torch.randn(shape), Affine(torch.randn(3, 8), torch.randn(3, 8))
+    together = norm.apply(x, own)
+    assert together.shape == x.shape
+    for b in range(3):
+        assert torch.allclose(together[b : b + 1], norm.apply(x[b : b + 1], own.row(b)), atol=1e-6)

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
+from sharpen.errors import SharpenError
 from sharpen.method.objectives import (
     METHODS,
     Group,
+    Method,
     em_seq,
     em_tok,
     em_tok_togo,
@@ -61,3 +63,17 @@ def test_the_table_has_every_method_of_the_paper():
     ]
     assert (METHODS["greedy-em"].search, METHODS["greedy-em"].objective) == ("greedy", ent_tok)
     assert (METHODS["em-tok-b"].search, METHODS["em-tok-b"].objective) == ("beam", em_tok)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("sampel", em_tok), "search is 'sampel'"),
+        (("sample", None), "both a search and an objective, or neither"),
+        ((None, em_tok), "both a search and an objective, or neither"),
+        (("sample", em_tok, "bem"), "decode is 'bem'"),
+    ],
+)
+def test_a_row_that_means_nothing_is_refused(row, message):
+    with pytest.raises(SharpenError, match=message):
+        Method(*row)

@@ -222,6 +222,21 @@ def test_an_input_without_numbers_ends_and_the_others_do_not_notice():
         assert bad[1].hypotheses
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_one_beam_without_numbers_ends_its_input(seed):
+    """It would rank before all others and hide them: better no answer than one from what was left."""
+    policy = ToyPolicy(vocabulary=6, seed=seed, forbidden_first=(EOS,))
+    policy.E[1] = math.nan  # whatever follows token 1
+    trees = beam(policy, policy.encoded(), [6] * 3, 4, entropies=True)
+    healthy = ToyPolicy(vocabulary=6, seed=seed, forbidden_first=(EOS,))
+    for tree, good in zip(trees, beam(healthy, healthy.encoded(), [6] * 3, 4), strict=True):
+        if any(math.isnan(y.logprob) for y in tree.hypotheses):
+            assert len(tree.hypotheses) == 1
+        else:
+            assert outputs(tree) == outputs(good)
+            assert not any(1 in y for y in outputs(tree))
+
+
 def test_every_utterance_has_its_own_draws():
     a, b = (torch.rand(8, generator=generator(0, name)) for name in ("first", "second"))
     assert not torch.equal(a, b)

@@ -10,6 +10,7 @@ from speechlike import manifest, utterances
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
+from sharpen.method.conformance import check_policy
 from sharpen.method.norms import affine, initial
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
@@ -227,6 +228,14 @@ def test_compaction_changes_nothing_but_the_size(small, monkeypatch):
         assert [y.tokens for y in a.hypotheses] == [y.tokens for y in b.hypotheses]
         assert [y.score for y in a.hypotheses] == pytest.approx([y.score for y in b.hypotheses], abs=1e-4)
     assert small_size < widest[0] / 2
+
+
+@pytest.mark.parametrize("speech", [None, [300, 120]])
+def test_the_policy_conforms(small, speech):
+    clips = [np.random.default_rng(i).standard_normal(16000 * (i + 1)).astype(np.float32) for i in range(2)]
+    words = small.checkpoint.tokenizer
+    prompts = [prompt_of(small), [words.sot_prev, 400, 401, *prompt_of(small)]]
+    check_policy(small, small.prepare(log_mel(clips, small.checkpoint.mel), prompts, speech))
 
 
 def test_norms_of_one_utterance_do_not_touch_another(small):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sharpen.cli.values import DONE, FAILED, count, optional, positive, yes_no
@@ -161,8 +161,8 @@ class _Report:
         self.bar = tqdm(total=0, unit="s", disable=quiet, bar_format=_BAR, dynamic_ncols=True)
         self.failures: list[Event] = []
 
-    def on_step(self, number: int, steps: list[Step]) -> None:
-        entropy = sum(step.H_tok for step in steps) / len(steps)
+    def on_step(self, number: int, steps: Mapping[int, Step]) -> None:
+        entropy = sum(step.H_tok for step in steps.values()) / len(steps)
         self.bar.set_description_str(f"step {number}/{self.steps}, entropy {entropy:.2f}")
 
     def run(self, events: Iterator[Event]) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 from sharpen.errors import SharpenError
 from sharpen.method import norms as norm_room
 from sharpen.method import search
-from sharpen.method.gradient import charge, score
+from sharpen.method.gradient import charge, require_gradients, score
 from sharpen.method.norms import Affine, Norm, Sides
 from sharpen.method.objectives import METHODS, Group, Method, Normalise, Objective, Search
 from sharpen.method.policy import LONGEST, E, P, Policy, S, generator
@@ -67,9 +67,9 @@ class Adaptation:
         beyond = [k for k in self.greedy_at if not 0 <= k <= self.steps]
         if beyond:
             raise SharpenError(f"greedy_at names {beyond[0]} updates; expected 0 to {self.steps}, the episode's steps")
-        unknown = set(self.stop) - {"certain", "agreed", "settled"}
+        unknown = {self.stop} if isinstance(self.stop, str) else set(self.stop) - {"certain", "agreed", "settled"}
         if unknown:
-            raise SharpenError(f"stop names {', '.join(sorted(unknown))}; expected certain, agreed or settled")
+            raise SharpenError(f"stop is {self.stop!r}; expected a tuple of certain, agreed and settled, or none")
 
     @property
     def row(self) -> Method:
@@ -102,7 +102,11 @@ class Trace:
     """One input's way through its episode."""
 
     steps: list[Step] = field(default_factory=list)
-    stopped: str = ""  # why it ended before its last step, if it did
+    stopped: str = ""  # the rule that ended it, or what was not finite
+
+
+StepListener = Callable[[int, Mapping[int, Step]], None]
+"""Hears the number of a step, from 1, and what it saw of each input that still adapts, by the input's number."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Episode:
     """
 
     theta: Tensor  # (B, parameters)
-    norms: Mapping[str, Affine]  # the same by name
+    norms: Mapping[str, Affine]  # the same by name; none where nothing was to adapt
     traces: list[Trace]
 
 
@@ -126,33 +130,34 @@ def adapt(
     ids: Sequence[str] | None = None,
     limits: Sequence[int] | None = None,
     text: Callable[[Sequence[int]], str] | None = None,
-    on_step: Callable[[int, list[Step]], None] | None = None,
+    on_step: StepListener | None = None,
 ) -> Episode:
     """Adapts each of B inputs for itself.
 
     `ids` name the inputs' random draws (their numbers, unless given), `limits` are their length limits, `text` turns
-    tokens into what makes two hypotheses the same to a reader, and `on_step` hears of every step.
+    tokens into what makes two hypotheses the same to a reader, and `on_step` hears of every step. To decode with the
+    outcome, and to heed `options.guard` and the method's `decode`, is the caller's part.
     """
-    if torch.is_inference_mode_enabled():
-        raise SharpenError("adapting needs gradients, and torch.inference_mode() has none: call adapt outside of it")
+    require_gradients()
     B, method = len(prepared), options.row
     ids = [str(b) for b in range(B)] if ids is None else ids
     limits = [LONGEST] * B if limits is None else limits
     if not len(ids) == len(limits) == B:
         raise SharpenError(f"{B} inputs, {len(ids)} ids and {len(limits)} limits: give one of each for every input")
-    chosen = norm_room.choose(policy.norms(), options.norms)
-    theta = norm_room.initial(chosen, B)
     traces = [Trace() for _ in range(B)]
-    if method.search is None or method.objective is None or options.steps == 0:
-        return Episode(theta, {}, traces)
+    if method.search is None or method.objective is None or options.steps == 0 or B == 0:
+        return Episode(torch.empty(B, 0), {}, traces)
+    norms = policy.norms()
+    chosen = norm_room.choose(norms, options.norms)
+    theta = norm_room.initial(chosen, B)
     worker = _Worker(policy, chosen, options, method.search, method.objective, text)
     moments = torch.zeros_like(theta), torch.zeros_like(theta)
     before = theta.clone()  # the norms that the step before was finite under
     draws = [generator(options.seed, i) for i in ids]
     fixed: E | None = None
-    if all(norm.side == "decoder" for norm in chosen):
+    if len(chosen) < len(norms) and all(norm.side == "decoder" for norm in chosen):
         with torch.no_grad():
-            fixed = policy.encode(prepared)  # nothing that adapts comes before it
+            fixed = policy.encode(prepared)  # the encoder's norms stay as they are, and none of the decoder's is in it
     rows = list(range(B))  # inputs still adapting
     for number in range(1, options.steps + 1):
         leaf = theta[rows].requires_grad_()
@@ -177,10 +182,12 @@ def adapt(
             traces[b].steps.append(step)
             traces[b].stopped = _stop_reason(traces[b].steps, options.stop) if ok else NOT_FINITE.format(number)
         if on_step is not None:
-            on_step(number, steps)
+            on_step(number, dict(zip(rows, steps, strict=True)))
         rows = [b for b in alive if not traces[b].stopped]
         if not rows:
             break
+    for b in (~torch.isfinite(theta).all(1)).nonzero()[:, 0].tolist():
+        theta[b], traces[b].stopped = before[b], NOT_FINITE.format(len(traces[b].steps))
     return Episode(theta, norm_room.affine(chosen, theta), traces)
 
 

@@ -98,7 +98,7 @@ def sample_paths(
         cdf = log_p[b, :T].exp().cumsum(-1, dtype=torch.float64)  # (T, V)
         u = torch.rand(samples, T, generator=g, dtype=torch.float64).to(cdf.device)  # whatever the batch is padded to
         drawn = torch.searchsorted(cdf, (u * cdf[:, -1]).T.contiguous(), right=True)  # (T, G); never one of p = 0
-        paths.append(drawn.T.tolist())
+        paths.append(drawn.clamp_(max=cdf.shape[-1] - 1).T.tolist())  # a frame without numbers gives some symbol
     return paths
 
 

@@ -55,7 +55,8 @@ def head_gradient(
         offset = total[rows] - c[rows] * torch.linalg.vecdot(p, z) / mass
         p.mul_(z.mul_((c[rows] / mass)[:, None]).add_((offset / mass)[:, None])).neg_()
         inside = ((edge_node >= rows.start) & (edge_node < rows.stop)).nonzero()[:, 0]
-        p.index_put_((edge_node[inside] - rows.start, edge_token[inside]), a[inside], accumulate=True)
+        at = edge_node[inside] - rows.start, edge_token[inside]
+        p.index_put_(at, a[inside].to(p.dtype), accumulate=True)
         of_hidden[rows] = p.to(weight.dtype) @ weight
     return of_hidden
 

@@ -108,11 +108,9 @@ class EnumerablePolicy:
 
     def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
         rows = torch.arange(len(trees.tokens))[:, None]
-        above = trees.ancestors & (trees.depths[:, None] == trees.depths[:, :, None] - 1)
-        parents = above.long().argmax(-1)  # (B, N)
         h = encoded.h[:, None].expand(-1, trees.tokens.shape[1], -1)
         for depth in range(1, int(trees.depths.max()) + 1):
-            deeper = torch.tanh(h[rows, parents] @ self.W.T + self.E[trees.tokens])
+            deeper = torch.tanh(h[rows, trees.parents] @ self.W.T + self.E[trees.tokens])
             h = torch.where((trees.depths == depth)[..., None], deeper, h)
         return self._norm("decoder", h)
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sharpen.errors import SharpenError
 from sharpen.method import objectives
 from sharpen.method.entropy import head_gradient, log_softmax
 from sharpen.method.objectives import Array, Group, Normalise, Objective
@@ -77,6 +78,12 @@ def weigh(
         a[steps] += charges.edges[i, : len(steps)] / Z  # a path meets an edge once
         c[nodes] += charges.nodes[i, : len(nodes)] / Z
     return a, c
+
+
+def require_gradients() -> None:
+    """Raises where autograd cannot be switched on."""
+    if torch.is_inference_mode_enabled():
+        raise SharpenError("adapting needs gradients, and torch.inference_mode() has none: call it outside of that")
 
 
 def score(view: Policy[P, E, S], encoded: E, trees: Sequence[HypothesisTree], device: torch.device) -> Scored:

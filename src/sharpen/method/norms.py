@@ -36,14 +36,14 @@ class Norm:
     """One norm of a frozen model, and how it is applied."""
 
     name: str
-    side: Side  # of the model: what reads the input, or what writes the output
+    side: Side  # "encoder" where `Policy.encode` applies it; all "decoder" in a model that has no encoder
     kind: Literal["layer", "rms", "rms-plus-one"]  # rms-plus-one multiplies by 1 + weight, as Gemma does
     eps: float
     weight: Tensor  # (d,)
     bias: Tensor | None = None  # (d,)
 
     def apply(self, x: Tensor, own: Affine | None = None, rows: Tensor | None = None) -> Tensor:
-        """Normalises x (b, n, d) with the model's parameters or each input's own; `rows` says which inputs x has.
+        """Normalises x (b, …, d) with the model's parameters or each input's own; `rows` says which inputs x has.
 
         One's own are at least float32, and so is what they multiply: half precision would round an update away.
         """
@@ -55,8 +55,9 @@ class Norm:
             return self._normalise(wide, weight[0], None if bias is None else bias[0]).to(x.dtype)
         if rows is not None and len(rows) < len(weight):
             weight, bias = weight[rows], None if bias is None else bias[rows]
-        y = self._normalise(wide, None, None) * self._scale(weight)[:, None]
-        return (y if bias is None else y + bias[:, None]).to(x.dtype)
+        own_rows = len(weight), *[1] * (x.dim() - 2), weight.shape[1]
+        y = self._normalise(wide, None, None) * self._scale(weight).view(own_rows)
+        return (y if bias is None else y + bias.view(own_rows)).to(x.dtype)
 
     def _scale(self, weight: Tensor) -> Tensor:
         return 1 + weight if self.kind == "rms-plus-one" else weight
@@ -71,6 +72,14 @@ class Norm:
 
 def choose(norms: Sequence[Norm], sides: Sides) -> list[Norm]:
     """The norms to adapt."""
+    names = [norm.name for norm in norms]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SharpenError(f"two norms are named {twice!r}; a name must tell which one is meant")
+    for norm in norms:
+        for tensor in (norm.weight, norm.bias):
+            if tensor is not None and tensor.dim() != 1:
+                raise SharpenError(f"norm {norm.name!r} has parameters of shape {tuple(tensor.shape)}; expected (d,)")
     chosen = [norm for norm in norms if norm.side in sides.split("+")]
     if not chosen:
         have = sorted({norm.side for norm in norms})
@@ -80,7 +89,7 @@ def choose(norms: Sequence[Norm], sides: Sides) -> list[Norm]:
 
 def initial(norms: Sequence[Norm], B: int) -> Tensor:
     """theta (B, P): every row the model's own parameters, at least float32."""
-    flat = torch.cat([t.flatten() for norm in norms for t in (norm.weight, norm.bias) if t is not None])
+    flat = torch.cat([t.detach() for norm in norms for t in (norm.weight, norm.bias) if t is not None])
     return flat.to(torch.promote_types(flat.dtype, torch.float32)).expand(B, -1).clone()
 
 

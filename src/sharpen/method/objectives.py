@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sharpen.errors import SharpenError
 
 Array = NDArray[np.float64]
 Search = Literal["greedy", "sample", "beam"]
@@ -95,6 +97,13 @@ class Method:
     search: Search | None
     objective: Objective | None
     decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found in the end
+
+    def __post_init__(self) -> None:
+        for name, values in (("search", (None, *get_args(Search))), ("decode", ("greedy", "beam"))):
+            if getattr(self, name) not in values:
+                raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {values}")
+        if (self.search is None) != (self.objective is None):
+            raise SharpenError("a method has both a search and an objective, or neither")
 
 
 METHODS: dict[str, Method] = {

@@ -13,6 +13,7 @@ from typing import Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from sharpen.errors import SharpenError
 from sharpen.method.norms import Affine, Norm
 from sharpen.method.tree import PackedTrees
 
@@ -26,7 +27,10 @@ class Prepared(Protocol):
 
 
 class Encoded(Protocol):
-    """What the model computes once per input before it outputs anything."""
+    """What the model computes for each input before it outputs anything.
+
+    Where a model has norms on both sides and only the decoder's adapt, it is computed once for the whole episode.
+    """
 
     def detach(self) -> Self:
         """The same values without their gradient, for searching before scoring."""
@@ -49,7 +53,11 @@ S = TypeVar("S", bound=Frontier)
 
 
 class Policy(Protocol[P, E, S]):
-    """An autoregressive model with its input side, seen through the few calls that the method needs."""
+    """An autoregressive model with its input side, seen through the few calls that the method needs.
+
+    Its logits must be W h, or W h and a constant bias: there the gradient enters, in closed form. The model must be
+    deterministic: no dropout. `method.conformance.check_policy` holds a policy to all that is said here.
+    """
 
     @property
     def eos(self) -> int:
@@ -60,11 +68,11 @@ class Policy(Protocol[P, E, S]):
         """The output matrix W: (V, d)."""
 
     def project(self, hidden: Tensor) -> Tensor:
-        """h W^T as fast as the model can, without gradient: (n, d) -> (n, V)."""
+        """The logits, h W^T and a bias if there is one, as fast as they come, without gradient: (n, d) -> (n, V)."""
 
     @property
     def forbidden(self) -> Tensor:
-        """What decoding removes from pi: the masks in use, (F, V) bool."""
+        """What decoding removes from pi: the masks in use, (F, V) bool; all false where it removes nothing."""
 
     def mask(self, depths: Tensor) -> Tensor:
         """Which of those masks holds at nodes of these depths: int64 of the same shape."""
@@ -95,7 +103,7 @@ class Policy(Protocol[P, E, S]):
         """Last hidden states of every node of every tree in one pass, with gradients where grad is on: (B, N, d)."""
 
     def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        """log pi(. | node), float32 or better, -inf on what decoding forbids at that depth: (..., d) -> (..., V)."""
+        """log pi(. | node): log-softmax of `project` after `forbidden`, float32 or better: (n, d) -> (n, V)."""
 
 
 def generator(seed: int, utterance: str) -> torch.Generator:
@@ -118,4 +126,7 @@ def check_limits(limits: Sequence[int], capacity: Sequence[int]) -> list[int]:
         raise ValueError(f"{len(limits)} length limits for {len(capacity)} inputs: give one for each")
     if min(limits) < 1:
         raise ValueError(f"a length limit is at least 1 token, not {min(limits)}")
+    full = next((b for b, room in enumerate(capacity) if room < 1), None)
+    if full is not None:
+        raise SharpenError(f"the prompt of input {full} leaves no room for an output; shorten it")
     return [min(limit, room) for limit, room in zip(limits, capacity, strict=True)]

@@ -199,8 +199,10 @@ def beam(
             log_pi = _narrowed(all_log_pi[b], tree, nodes, rules)
             notes.take(b, nodes, log_pi)
             candidates = _best_continuations(log_pi, open_scores, 2 * beams)
-            if not candidates and not results[b]:
-                results[b] = [tree.close(nodes[0], policy.eos, math.nan, finished=False, score=-math.inf)]
+            lost = next((row for total, row, _, _ in candidates if math.isnan(total)), None)
+            if lost is not None or not (candidates or results[b]):
+                results[b] = [tree.close(nodes[lost or 0], policy.eos, math.nan, finished=False, score=-math.inf)]
+                continue
             for rank, (total, row, token, logprob) in enumerate(candidates):
                 if token == policy.eos or depth + 1 == limits[b]:
                     if rank < beams:
@@ -254,7 +256,10 @@ class _Notes:
 
 
 def _best_continuations(log_pi: Tensor, scores: list[float], k: int) -> list[tuple[float, int, int, float]]:
-    """The k best (total, row, token, log pi) over all rows, best first; what pi forbids is left out."""
+    """The k best (total, row, token, log pi) over all rows, best first, before them what is not a number.
+
+    What pi forbids is left out.
+    """
     top, tokens = log_pi.topk(min(k, log_pi.shape[-1]), dim=-1)  # (n, k): no row can contribute more than k
     totals = top + torch.tensor(scores, dtype=top.dtype, device=top.device)[:, None]
     best, flat = totals.flatten().topk(min(k, totals.numel()))
@@ -262,7 +267,7 @@ def _best_continuations(log_pi: Tensor, scores: list[float], k: int) -> list[tup
     picked = tokens.flatten()[flat].tolist()
     logprobs = top.flatten()[flat].tolist()
     found = zip(best.tolist(), rows, picked, logprobs, strict=True)
-    return [candidate for candidate in found if candidate[0] > -math.inf]
+    return [candidate for candidate in found if candidate[0] != -math.inf]
 
 
 def _log_pi(policy: Policy[P, E, S], state: S, frontier: list[list[int]], depth: int) -> Sequence[Tensor]:

@@ -128,6 +128,7 @@ class PackedTrees:
     """B trees as one padded batch for a single forward pass, N = nodes of the largest."""
 
     tokens: Tensor  # (B, N) int64; the root's and the padding's entries are 0 and never read
+    parents: Tensor  # (B, N) int64; the root's and the padding's entries are 0
     depths: Tensor  # (B, N) int64; a node's position is the prompt's last position plus its depth
     valid: Tensor  # (B, N) bool; false for padding
     ancestors: Tensor  # (B, N, N) bool; row n sees its ancestors and itself (padding sees itself, to stay finite)
@@ -135,26 +136,26 @@ class PackedTrees:
     def alone(self, b: int) -> PackedTrees:
         """Tree b without padding."""
         n = int(self.valid[b].sum())
-        tokens, depths, valid = (x[b : b + 1, :n] for x in (self.tokens, self.depths, self.valid))
-        return PackedTrees(tokens, depths, valid, self.ancestors[b : b + 1, :n, :n])
+        fields = self.tokens, self.parents, self.depths, self.valid
+        tokens, parents, depths, valid = (x[b : b + 1, :n] for x in fields)
+        return PackedTrees(tokens, parents, depths, valid, self.ancestors[b : b + 1, :n, :n])
 
 
 def pack(trees: Sequence[HypothesisTree], device: torch.device | str = "cpu") -> PackedTrees:
     """Lays B trees side by side with their tree masks."""
     B, N = len(trees), max(len(tree) for tree in trees)
-    tokens = np.zeros((B, N), dtype=np.int64)
-    depths = np.zeros((B, N), dtype=np.int64)
+    tokens, parents, depths = np.zeros((3, B, N), dtype=np.int64)
     valid = np.zeros((B, N), dtype=bool)
     ancestors = np.zeros((B, N, N), dtype=bool)
     ancestors[:, np.arange(N), np.arange(N)] = True
     for b, tree in enumerate(trees):
         n = len(tree)
-        tokens[b, 1:n] = tree.tokens[1:]
+        tokens[b, 1:n], parents[b, 1:n] = tree.tokens[1:], tree.parents[1:]
         depths[b, :n] = tree.depths
         valid[b, :n] = True
         for node in range(1, n):  # parents come before their children, so one pass in order is enough
             ancestors[b, node] |= ancestors[b, tree.parents[node]]
-    return PackedTrees(*(torch.from_numpy(a).to(device) for a in (tokens, depths, valid, ancestors)))
+    return PackedTrees(*(torch.from_numpy(a).to(device) for a in (tokens, parents, depths, valid, ancestors)))
 
 
 @dataclass(frozen=True)

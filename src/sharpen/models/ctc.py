@@ -25,6 +25,7 @@ from sharpen.method import ctc
 from sharpen.method.adapt import NOT_FINITE, adamw
 from sharpen.method.ctc import CTCAdaptation, Output
 from sharpen.method.entropy import entropy
+from sharpen.method.gradient import require_gradients
 from sharpen.method.policy import generator
 
 
@@ -65,6 +66,7 @@ def adapt_ctc(
     An input is what the model takes, without its batch axis: a waveform (samples,) as its feature extractor gives it.
     `ids` name the inputs' random draws (their numbers, unless given); `on_step` hears (input, step, what it saw).
     """
+    require_gradients()
     ids = [str(b) for b in range(len(inputs))] if ids is None else ids
     if len(ids) != len(inputs):
         raise SharpenError(f"{len(inputs)} inputs and {len(ids)} ids: give one for every input")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import torch
 
 from sharpen.errors import SharpenError
 from sharpen.method import guard
-from sharpen.method.adapt import Adaptation, Step, Trace, adapt
+from sharpen.method.adapt import Adaptation, StepListener, Trace, adapt
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree
@@ -107,9 +107,6 @@ class Adapted:
     result: Decoded  # what the adapted one makes of it
     trace: Trace
     refused: str  # why the guard returned the source's result; empty where the adapted one stands
-
-
-StepListener = Callable[[int, list[Step]], None]
 
 
 @torch.inference_mode(False)  # whoever reads a transcript inside of inference mode: adapting needs gradients

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import SharpenError
+from sharpen.method.adapt import StepListener
 from sharpen.speech.audio import read_audio
-from sharpen.speech.decoding import Adapted, Options, StepListener
+from sharpen.speech.decoding import Adapted, Options
 from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.transcribe import Job, Model, run

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from sharpen.errors import SharpenError
+from sharpen.method.adapt import StepListener
 from sharpen.models.checkpoint import Checkpoint
 from sharpen.models.weights import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Adapted, Decoded, Options, StepListener, Window, decode, prompt
+from sharpen.speech.decoding import Adapted, Decoded, Options, Window, decode, prompt
 from sharpen.speech.longform import Segment, segments, settle
 from sharpen.speech.presets import Dtype, default_device
 

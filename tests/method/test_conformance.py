@@ -1,0 +1,182 @@
+"""What a policy must do is checked, and every way to do it wrong that would not show is found."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sharpen.errors import SharpenError
+from sharpen.method.adapt import Adaptation, adapt
+from sharpen.method.conformance import check_policy
+from sharpen.method.enumerable import Encoded, EnumerablePolicy
+from sharpen.method.norms import Norm
+from sharpen.method.policy import generator
+from sharpen.method.search import sample
+
+
+class WithBias(EnumerablePolicy):
+    """A head with a bias, in project and log_pi alike."""
+
+    bias = torch.linspace(-1, 1, 7, dtype=torch.float64)
+
+    def project(self, hidden):
+        return super().project(hidden) + self.bias
+
+    def log_pi(self, hidden, depth):
+        logits = hidden @ self.vocabulary.T + self.bias
+        return logits.masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
+
+
+class BiasForgotten(WithBias):
+    def project(self, hidden):
+        return hidden @ self.vocabulary.T
+
+
+class SoftCap(EnumerablePolicy):
+    def project(self, hidden):
+        return 3 * torch.tanh(super().project(hidden) / 3)
+
+    def log_pi(self, hidden, depth):
+        return self.project(hidden).masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
+
+
+class Unmasked(EnumerablePolicy):
+    def log_pi(self, hidden, depth):
+        return super().log_pi(hidden, 1)
+
+
+class WrongParent(EnumerablePolicy):
+    def extend(self, state, parents, tokens):
+        return super().extend(state, parents.clamp(max=0), tokens)
+
+
+class BatchMeets(EnumerablePolicy):
+    def encode(self, prepared):
+        h = super().encode(prepared).h
+        return Encoded(h - h.mean(0))
+
+
+class NormNotUsed(EnumerablePolicy):
+    def adapted(self, norms):
+        return super().adapted({name: own for name, own in norms.items() if name != "encoder"})
+
+
+class EncoderBorrowsANorm(EnumerablePolicy):
+    def encode(self, prepared):
+        return Encoded(self._norm("decoder", super().encode(prepared).h[:, None])[:, 0])
+
+
+class CutOff(EnumerablePolicy):
+    def encode(self, prepared):
+        return super().encode(prepared).detach()
+
+
+class HalfCutOff(EnumerablePolicy):
+    def score(self, encoded, trees):
+        hidden = super().score(encoded, trees)
+        return hidden.detach() * 0.5 + hidden * 0.5
+
+
+class Dropout(EnumerablePolicy):
+    def score(self, encoded, trees):
+        return torch.nn.functional.dropout(super().score(encoded, trees), 0.1)
+
+
+class NotFinite(EnumerablePolicy):
+    def score(self, encoded, trees):
+        return super().score(encoded, trees) / 0
+
+
+class DecoderOnly(EnumerablePolicy):
+    """One norm for the prompt, which `encode` reads, and for the output."""
+
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self._norms = {"all": replace(self._norms["decoder"], name="all")}
+
+    def _norm(self, name, x):
+        return super()._norm("all", x)
+
+
+def policy(kind, **settings):
+    return kind(vocabulary=7, seed=2, forbidden=(5,), forbidden_first=(0,), **settings)
+
+
+@pytest.mark.parametrize("kind", [EnumerablePolicy, WithBias, DecoderOnly])
+@pytest.mark.parametrize("inputs", [[0], [0, 1, 2]])
+def test_a_right_policy_passes(kind, inputs):
+    right = policy(kind)
+    check_policy(right, right.inputs.select(inputs))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (BiasForgotten, "log_pi at depth 0 is not the log-softmax of project"),
+        (SoftCap, r"project is not h W\^T"),
+        (Unmasked, "log_pi at depth 0 is not"),
+        (WrongParent, "extend and score disagree about log pi after 2 tokens"),
+        (BatchMeets, "input 0 has other hidden states alone"),
+        (NormNotUsed, "norm 'encoder' changes nothing"),
+        (EncoderBorrowsANorm, "encode depends on norms whose side is 'decoder'"),
+        (CutOff, "no gradient reaches norm 'encoder'"),
+        (HalfCutOff, "score's gradient is wrong"),
+        (Dropout, "set the model to eval mode"),
+        (NotFinite, "not finite"),
+    ],
+)
+def test_a_wrong_policy_is_told_what_is_wrong(kind, message):
+    wrong = policy(kind)
+    with pytest.raises(SharpenError, match=message):
+        check_policy(wrong, wrong.inputs)
+
+
+def test_in_float32_a_right_policy_passes_and_a_cut_one_does_not():
+    for kind in (EnumerablePolicy, CutOff):
+        single = policy(kind)
+        for name in ("A", "W", "E", "vocabulary"):
+            setattr(single, name, getattr(single, name).float())
+        inputs = replace(single.inputs, x=single.inputs.x.float())
+        single._norms = {
+            name: replace(n, weight=n.weight.float(), bias=n.bias.float()) for name, n in single._norms.items()
+        }
+        if kind is EnumerablePolicy:
+            check_policy(single, inputs)
+        else:
+            with pytest.raises(SharpenError, match="no gradient reaches"):
+                check_policy(single, inputs)
+
+
+def test_nothing_is_written_and_no_input_is_an_error():
+    right = policy(EnumerablePolicy)
+    before = copy.deepcopy(right.__dict__)
+    check_policy(right, right.inputs)
+    assert all(torch.equal(before[name], getattr(right, name)) for name in ("A", "W", "E", "vocabulary"))
+    with pytest.raises(SharpenError, match="no inputs"):
+        check_policy(right, right.inputs.select([]))
+
+
+def test_a_decoder_only_model_reads_its_prompt_again_at_every_step():
+    """With the prompt read once, under the source's norms, the norms found are not the ones the answer comes from."""
+    model = DecoderOnly(vocabulary=7, seed=6)
+    options = Adaptation(method="em-tok", steps=20, samples=16, lr=0.05)
+    episode = adapt(model, model.inputs, options, limits=[5] * 3)
+    view = model.adapted(episode.norms)
+    draws = [generator(1, str(b)) for b in range(3)]
+    trees = sample(view, view.encode(model.inputs), [5] * 3, 500, draws)
+    fresh = [-sum(y.logprob for y in tree.hypotheses) / 500 for tree in trees]
+    assert fresh == pytest.approx([trace.steps[-1].H_tok for trace in episode.traces], abs=0.3)
+    assert sum(fresh) < 0.3 * sum(trace.steps[0].H_tok for trace in episode.traces)
+
+
+def test_norms_of_one_name_or_of_two_axes_are_refused():
+    model = policy(EnumerablePolicy)
+    weight = torch.ones(5, dtype=torch.float64)
+    for norms, message in (
+        ([Norm("a", "decoder", "layer", 1e-5, weight)] * 2, "two norms are named 'a'"),
+        ([Norm("a", "decoder", "layer", 1e-5, weight[None])], r"parameters of shape \(1, 5\); expected \(d,\)"),
+    ):
+        model.norms = lambda norms=norms: norms
+        with pytest.raises(SharpenError, match=message):
+            adapt(model, model.inputs, Adaptation(method="em-tok"))
