@@ -45,7 +45,7 @@ def test_rates_as_golden_text():
         "| em-tok-b | 2 each | **0.00** [0.00, 0.00] (paper 12.80) | **0.00** [0.00, 0.00] (paper 23.16) "
         "| **0.00** [0.00, 0.00] |\n\n"
         "WER in %, all errors over all reference words, with its 95 % interval; average: mean over the domains. "
-        "Bold: the lowest of a column, among the methods that share the same utterances.\n\n"
+        "Bold: the lowest of a column and model, among the methods that share the same utterances.\n\n"
         "Paper: its number for its whole test set (tab:ls-results), not for these utterances.\n\n"
         "Protocol: model base; normaliser none/1; SNR 10 dB; G 16; steps 10; lr 0.001; preset exact; guard on; "
         "norms encoder+decoder; batch size 1; device cpu; threads 1; utterances AC 2, GS 2; seeds 0; "
@@ -67,8 +67,8 @@ def test_details_have_every_number():
     found = report.build(small()).sections[0].tables[2]
     row = dict(zip(found.head, (cell.text for cell in found.rows[1]), strict=True))
     assert row == {
-        "method": "em-tok-b", "WER": "0.00", "sub.": "0.00", "del.": "0.00", "ins.": "0.00", "CER": "0.00",
-        "mean WER": "0.00", "over 1": "0.0", "RTF": "0.5", "guard fired": "0", "WER guarded": "0.00",
+        "method": "em-tok-b", "utterances": "4", "WER": "0.00", "sub.": "0.00", "del.": "0.00", "ins.": "0.00",
+        "CER": "0.00", "mean WER": "0.00", "over 1": "0.0", "RTF": "0.5", "guard fired": "0", "WER guarded": "0.00",
         "unguarded": "0.00", "H_tok fell": "–", "seeds": "1",
     }  # fmt: skip
 
@@ -266,3 +266,43 @@ def test_protocol_names_every_value():
     rows = [answer("em-tok", samples=g, options={"lr": lr}) for g, lr in ((4, 1e-3), (16, 3e-3))]
     text = sheets.protocol(report.build(rows).sections[0].measured)
     assert "G 4, 16; steps 10; lr 0.001, 0.003;" in text
+
+
+def test_an_average_over_fewer_domains_is_not_shown_beside_others():
+    rows = [
+        *small(),
+        noise("em-tok", "a", RIGHT, source_text=ONE_OFF),
+        noise("em-tok", "b", RIGHT, source_text=ONE_OFF),
+    ]
+    found = report.build(rows).sections[0].tables[1]
+    by_method = {row[0].text: dict(zip(found.head, (cell.text for cell in row), strict=True)) for row in found.rows}
+    assert (by_method["em-tok"]["GS"], by_method["em-tok"]["average"], by_method["em-tok"]["P(better)"]) == (
+        "−25.00", "–", "–",
+    )  # fmt: skip
+    assert by_method["em-tok-b"]["average"] == "−12.50"
+
+
+def test_the_best_is_the_best_of_its_model():
+    rows = [answer(m, i, t, model=model)
+            for model, texts in (("tiny", (ONE_OFF, "one two x y")), ("base", (RIGHT, ONE_OFF)))
+            for m, t in zip(("em-tok-b", "source"), texts, strict=True) for i in "ab"]  # fmt: skip
+    found = report.build(rows).sections[0].tables[0]
+    assert {row[0].text for row in found.rows if row[2].best} == {"em-tok-b · tiny", "em-tok-b · base"}
+
+
+def test_corpora_whose_names_look_alike_have_figures_and_labels_of_their_own(tmp_path):
+    rows = [replace(row, corpus=corpus) for corpus in ("ls_c", "ls-c", "ls c") for row in small()]
+    built = report.build(rows)
+    paths = [path for section in report.draw(built, tmp_path) for path in section]
+    assert len(paths) == len(set(paths)) == len(list(tmp_path.iterdir())) > 2
+    labels = re.findall(r"\\label\{(.+?)\}", report.as_latex(built))
+    assert len(labels) == len(set(labels)) == 9
+
+
+def test_latex_tells_of_failures_and_notes():
+    rows = [*small(), replace(noise("em-tok-b", "c", ""), failed="no audio at 50 %")]
+    text = report.as_latex(report.build(rows))
+    assert r"no audio at 50 \%" in text
+    assert "have no answer" in text
+    odd = [replace(row, errors=replace(row.errors, substitutions=3)) for row in small()[:1]]
+    assert report.as_latex(report.build([*odd, *small()[1:]])).startswith("% 1 rows hold other error counts")

@@ -122,6 +122,9 @@ def test_time_saved_is_counted_on_shared_utterances():
         row("em-tok", 16, "a", 9.0),
     ]
     assert saved(rows) == {4: pytest.approx(0.25)}
+    rows += [replace(row, model="small", seconds=10 * row.seconds, id="a") for row in rows[:2]]
+    rows[-1] = replace(rows[-1], seconds=20.0)  # nothing saved there: 2 + 20 against 1.5 + 20
+    assert saved(rows) == {4: pytest.approx(1 - 21.5 / 22)}
 
 
 def run(*arguments):

@@ -181,3 +181,11 @@ def test_without_a_source_line_the_rows_tell_what_it_said():
     assert pair.label == "source, of the same rows"
     assert pair.average.difference.value == pytest.approx(-1 / 8)
     assert (pair.average.helped, pair.average.unchanged) == (1, 1)
+
+
+def test_answers_about_one_utterance_are_to_one_question_whatever_the_method(tmp_path):
+    for name, row in (("a", answer()), ("b", answer("em-tok-b", reference="another sentence of four"))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.jsonl").write_text(row.as_json() + "\n", encoding="utf-8")
+    with pytest.raises(SharpenError, match="another reference or language"):
+        read([tmp_path / "a", tmp_path / "b"])

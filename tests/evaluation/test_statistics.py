@@ -150,3 +150,31 @@ def test_nothing_has_no_rate():
 
 def test_empty_references_count_their_insertions():
     assert rate([Item("d", "a", "", 3, 0)]).value == 3.0
+
+
+def test_one_domain_with_one_speaker_does_not_take_the_speakers_from_another():
+    by_speaker = items([9, 9, 1, 1, 5, 5], domain="b", prefix="other", speakers="pprrss")
+    one = items([3, 4], domain="a", speakers="qq")
+    both = rate(one + by_speaker)
+    assert (both.unit, both.units) == ("speakers and utterances", 5)
+    assert both.high - both.low > 0.45 * (rate(by_speaker).high - rate(by_speaker).low)  # half the mean is that domain
+
+
+def test_a_speaker_that_one_side_names_is_known():
+    named, silent = items([1, 2, 3, 4], speakers="ppqq"), items([2, 2, 2, 2])
+    for one, other in ((named, silent), (silent, named)):
+        found = compare(one, other).difference
+        assert (found.unit, found.units) == ("speakers", 2)
+
+
+def test_resamples_without_words_count_for_nothing():
+    found = rate([Item("d", "a", "", 3, 0), Item("d", "b", "", 1, 4), Item("d", "c", "", 1, 4)])
+    assert found.value == pytest.approx(5 / 8)
+    assert found.high <= (3 * 2 + 1) / 4  # twice the empty one and once another
+
+
+def test_hardly_any_resample_with_all_domains_gives_no_interval():
+    chain = [Item(f"d{i:02}", f"{i}{s}", f"s{i + s:02}", 1 + s, 10) for i in range(30) for s in range(2)]
+    found = rate(chain)
+    assert math.isnan(found.low)
+    assert found.value == pytest.approx(0.15)

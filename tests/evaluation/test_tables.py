@@ -49,9 +49,10 @@ def test_latex_escapes_everything():
     assert tables.latex(table.title) == (
         r"50 \% \& more\_\{x\} \textbackslash{}o/ \textasciitilde{}\textasciicircum{}\textless{}\#\$"
     )
-    text = tables.as_latex(table, "50 % & more")
-    assert r"\label{tab:50-more}" in text
-    assert r"    a\_b $\cdot$ c & \textbf{$-$1.00} {\scriptsize {[}$-$2.00, 3]} {\scriptsize (paper 4)} \\" in text
+    text = tables.as_latex(table, "fifty")
+    assert r"\label{tab:fifty}" in text
+    below = r"\textbf{$-$1.00} \\ \scriptsize {[}$-$2.00, 3] \\ \scriptsize paper 4"
+    assert r"    a\_b $\cdot$ c & \begin{tabular}[t]{@{}r@{}}" + below + r"\end{tabular} \\" in text
     assert text.count("{") == text.count("}")
 
 

@@ -186,7 +186,9 @@ def _saved(timed: Sequence[Line], shared: Ids) -> str:
             for other in timed:
                 if other.method == "em-tok" and other.settings == line.settings:
                     share = 1 - _seconds(line, shared) / _seconds(other, shared)
-                    parts.append(f"{100 * share:.0f} % at G = {line.samples}")
+                    models = {other.model for other in timed}
+                    whose = f" ({line.model})" if len(models) > 1 else ""
+                    parts.append(f"{100 * share:.0f} % at G = {line.samples}{whose}")
     (given,) = next(f["values"] for f in paper.data()["figures"] if f["name"] == "fig-time")
     known = f" (the paper: {given['words']} at G = {given['samples']})"
     return f"Time saved by em-tok-b against em-tok: {_list(parts)}{known}." if parts else ""

@@ -93,8 +93,8 @@ def _average(line: Line, cells: Mapping[Column, Measure]) -> Measure:
 
 
 def _setting(line: Line) -> paper.Setting:
-    lr, norms = line.options.get("lr"), line.options.get("norms")
-    return paper.Setting(line.method, line.model, line.samples, line.steps, lr, norms)
+    said = (line.options.get(key) for key in ("lr", "norms", "normalise", "weight_decay"))
+    return paper.Setting(line.method, line.model, line.samples, line.steps, *said)
 
 
 def _paired(line: Line, method: str, found: Sequence[Line]) -> Paired | None:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from sharpen.models import catalog
 from sharpen.models.languages import LANGUAGES
 
 ALIASES = {"mandarin": "chinese"}  # what others call a domain of the paper's
@@ -27,8 +28,10 @@ class Setting:
     model: str
     samples: int
     steps: int
-    lr: float | None  # None where a result does not say
+    lr: float | None  # None, as below, where a result does not say
     norms: str | None
+    normalise: str | None = None
+    weight_decay: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ def _papers_own(setting: Setting) -> bool:
         and setting.steps == fixed["steps"]
         and setting.lr in (None, fixed["lr"])
         and setting.norms in (None, fixed["norms"])
+        and setting.normalise in (None, "tokens")
+        and setting.weight_decay in (None, 0.0)  # the paper names none
     )
 
 
@@ -111,10 +116,10 @@ def _kind(corpus: str) -> str | None:
         return "l2-arctic"
     if plain.startswith("mls") or "multilinguallibrispeech" in plain:
         return "mls"
-    if "librispeech" in plain or plain.startswith("lsc"):
+    if "librispeech" in plain and "other" in plain:
         others = ("clean", "dev", "validation", "train")  # the paper uses test-other
         return None if any(part in plain for part in others) else "ls-c"
-    return None
+    return "ls-c" if plain.startswith("lsc") else None
 
 
 def _ratio(corpus: str) -> float | None:
@@ -143,6 +148,9 @@ def _key(kind: str | None, name: str) -> str:
 
 
 def _size(model: str) -> str | None:
-    """The size in a model's name; None for English-only and unknown ones, which the paper does not have."""
-    found = re.fullmatch(r"(?:.*/)?(?:whisper-)?(tiny|base|small|medium|large)", model.lower().rstrip("/"))
-    return found[1] if found else None
+    """The paper's size that a model's name means; None for those that it does not have, and for what only sounds so.
+
+    The paper does not say which "Large" it has; here it is what Whisper itself calls large now, large-v3.
+    """
+    size = catalog.standard_name(model)
+    return {"large-v3": "large"}.get(size, size) if size else None

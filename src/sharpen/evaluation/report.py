@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -120,13 +121,20 @@ def as_markdown(report: Report, images: Sequence[Sequence[str]] = ()) -> str:
 
 
 def as_latex(report: Report) -> str:
-    """Floats for a paper that loads booktabs, graphicx and xcolor."""
-    parts = []
+    """Floats for a paper that loads booktabs, graphicx and xcolor, and fontenc with T1 for letters such as ę.
+
+    Chinese or Cyrillic texts need XeLaTeX or LuaLaTeX and a font that has them.
+    """
+    parts = [f"% {' '.join(note.split())}\n" for note in report.notes]
+    failed = failures(report)
+    labels = iter(_slugs([t.title for section in report.sections for t in section.tables] + ["failed"]))
     for section in report.sections:
-        parts += [tables.as_latex(table, table.title) for table in section.tables]
+        parts += [tables.as_latex(table, next(labels)) for table in section.tables]
         for kind, found in (("helped", section.helped), ("hurt", section.hurt)):
             if found:
                 parts.append(cases.as_latex(found, f"{section.heading(kind)}."))
+    if failed:
+        parts.append(tables.as_latex(failed, next(labels)))
     return "\n".join(parts)
 
 
@@ -195,8 +203,20 @@ def draw(report: Report, folder: str | Path) -> list[list[Path]]:
     from sharpen.evaluation.ink import png
 
     folder = Path(folder)
-    return [[png(plot, folder / f"{_slug(s.corpus)}-{plot.name}.png") for plot in s.plots] for s in report.sections]
+    slugs = _slugs([section.corpus for section in report.sections])
+    return [
+        [png(plot, folder / f"{slug}-{plot.name}.png") for plot in section.plots]
+        for slug, section in zip(slugs, report.sections, strict=True)
+    ]
 
 
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-") or "corpus"
+def _slugs(names: Sequence[str]) -> list[str]:
+    """A name for a file or a label for each of these, no two the same."""
+    found: list[str] = []
+    for name in names:
+        slug = re.sub(r"-+", "-", "".join(c if c.isalnum() else "-" for c in name.lower())).strip("-") or "corpus"
+        number = 2
+        while slug in found:
+            slug, number = f"{slug.removesuffix(f'-{number - 1}')}-{number}", number + 1
+        found.append(slug)
+    return found

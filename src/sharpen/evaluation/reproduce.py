@@ -137,7 +137,7 @@ def saved(rows: Sequence[Row]) -> dict[int, float]:
     for G in sorted({row.samples for row in rows if row.method == "em-tok"}):
         seconds = {
             method: {
-                (row.corpus, row.domain, row.id): row.seconds
+                (row.model, row.corpus, row.domain, row.id): row.seconds
                 for row in rows
                 if (row.method, row.samples) == (method, G)
             }

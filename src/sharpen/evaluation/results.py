@@ -96,7 +96,7 @@ class Summary:
     seeds: tuple[int, ...]
     words: ErrorCounts
     characters: ErrorCounts
-    wer: Interval  # mean over the domains
+    wer: Interval  # mean over the domains; an utterance's errors are the mean over its seeds
     spread: Spread | None  # of that over the seeds, on the utterances that all of them have; None for one seed
     utterance_wer: float  # mean over the rows
     over_one: float  # share of the rows with a WER over 1
@@ -111,17 +111,18 @@ class Summary:
 def read(where: Sequence[str | Path]) -> list[Row]:
     """The rows of all these folders; where two hold the same key, an answer stands before a failure, else the first.
 
-    Two answers to one key must at least be to the same question.
+    Answers about one utterance must be to the same question, whatever method gave them.
     """
     if not where:
         raise SharpenError("no results named: give one or more folders that `sharpen evaluate --out` wrote")
     found: dict[str, Row] = {}
+    asked: dict[tuple[str, Column, str], tuple[str, str]] = {}
     for folder in where:
         for row in read_rows(folder):
-            known = found.setdefault(row.key, row)
-            if known.failed and not row.failed:
+            if found.setdefault(row.key, row).failed and not row.failed:
                 found[row.key] = row
-            elif not row.failed and (known.reference, known.language) != (row.reference, row.language):
+            question = row.reference, row.language
+            if not row.failed and asked.setdefault((row.corpus, column(row), row.id), question) != question:
                 raise SharpenError(
                     f"{folder}: {row.corpus} {row.id} has another reference or language than in a folder before it; "
                     "report them one by one"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sharpen.evaluation.measure import Measure, Measured
-from sharpen.evaluation.results import columns, names, said
+from sharpen.evaluation.results import Column, columns, names, said
 from sharpen.evaluation.score import ErrorCounts
 from sharpen.evaluation.statistics import RESAMPLES, Comparison, Interval
 from sharpen.evaluation.tables import Cell, Table, bounds, number, percent
@@ -21,20 +21,23 @@ def rates(measured: Sequence[Measured]) -> Table:
     """Domains as columns, methods as rows, the mean over domains at the end."""
     over = columns([m.line for m in measured])
     called = names(over)
-    best = {column: _best(m.cells.get(column) for m in measured) for column in over}
-    best_average = _best(m.average for m in measured)
+    best: dict[tuple[str, Column | None], str] = {}
+    for model in {m.line.model for m in measured}:
+        same = [m for m in measured if m.line.model == model]
+        best |= {(model, column): _best(m.cells.get(column) for m in same) for column in over}
+        best[model, None] = _best(m.average for m in same)
     rows = []
     for m in measured:
         row = [Cell(m.line.label), Cell(_sizes(m))]
-        row += [_rate(m.cells[c], best[c]) if c in m.cells else NOTHING for c in over]
+        row += [_rate(m.cells[c], best[m.line.model, c]) if c in m.cells else NOTHING for c in over]
         if len(over) > 1:
-            row.append(_rate(m.average, best_average) if m.average else NOTHING)
+            row.append(_rate(m.average, best[m.line.model, None]) if m.average else NOTHING)
         rows.append(tuple(row))
     head = ("method", "utterances", *(called[c] for c in over), *(("average",) if len(over) > 1 else ()))
     notes = [
         "WER in %, all errors over all reference words, with its 95 % interval"
         + ("; average: mean over the domains." if len(over) > 1 else ".")
-        + " Bold: the lowest of a column, among the methods that share the same utterances."
+        + " Bold: the lowest of a column and model, among the methods that share the same utterances."
     ]
     given = {n.table for m in measured for n in _numbers(m)}
     if given:
@@ -58,10 +61,10 @@ def differences(measured: Sequence[Measured], against: str) -> Table | None:
         pair = m.paired[against]
         row = [Cell(m.line.label), *([Cell(pair.label)] if named else [])]
         row += [_difference(pair.cells.get(c)) for c in over]
-        row += [_difference(pair.average)] if len(over) > 1 else []
-        x = pair.average
+        x, whole = pair.average, len(pair.cells) == len(over)
+        row += [_difference(x if whole else None)] if len(over) > 1 else []
         row += [
-            NOTHING if math.isnan(x.better) else Cell(f"{x.better:.3f}"),
+            Cell(f"{x.better:.3f}") if whole and not math.isnan(x.better) else NOTHING,
             Cell(f"{x.helped} / {x.hurt} / {x.unchanged}"),
             Cell(str(x.utterances)),
         ]
@@ -77,8 +80,8 @@ def differences(measured: Sequence[Measured], against: str) -> Table | None:
     )
     note = (
         "Difference of WER in points, below zero where the method is better, with its 95 % interval, on the utterances "
-        "that both have. P(better): share of the resamples in which it is. "
-        + _resampled(m.paired[against].average.difference for m in chosen)
+        "that both have; an average only where no domain is missing. P(better): share of the resamples in which it is, "
+        "a tie counting half. " + _resampled(m.paired[against].average.difference for m in chosen)
     )
     return Table(f"{measured[0].line.corpus}: against {against}", head, tuple(rows), (note,))
 
@@ -89,7 +92,7 @@ def details(measured: Sequence[Measured]) -> Table:
     for m in measured:
         s, n = m.summary, max(1, m.summary.words.reference)
         w = s.words
-        row = [Cell(m.line.label), Cell(percent(w.rate))]
+        row = [Cell(m.line.label), Cell(str(s.utterances)), Cell(percent(w.rate))]
         row += [Cell(percent(errors / n)) for errors in (w.substitutions, w.deletions, w.insertions)]
         row += [Cell(percent(s.characters.rate)), Cell(percent(s.utterance_wer)), Cell(percent(s.over_one, 1))]
         row.append(Cell(f"{s.real_time_factor:.3g}"))
@@ -104,6 +107,7 @@ def details(measured: Sequence[Measured]) -> Table:
         rows.append(tuple(row))
     head = (
         "method",
+        "utterances",
         "WER",
         "sub.",
         "del.",
@@ -119,7 +123,7 @@ def details(measured: Sequence[Measured]) -> Table:
         "seeds",
     )
     note = (
-        "In %, over all domains together: word errors and their parts; character errors; mean WER of single "
+        "In %, over all domains and seeds together: word errors and their parts; character errors; mean WER of single "
         "utterances; share of utterances with a WER over 1; computing seconds for a second of audio (RTF); "
         "how often the guard refused the adapted text, and the WER with and without it; share of utterances whose mean "
         "H_tok was lower before the last update than before the first; number of seeds, and where there are several "
@@ -159,9 +163,10 @@ def _resampled(found: Iterable[Interval]) -> str:
     for interval in found:
         units.setdefault(interval.unit, set()).add(interval.units)
     parts = [f"{' or '.join(map(str, sorted(counts)))} {unit}" for unit, counts in sorted(units.items())]
-    return (
-        f"Intervals: bootstrap, {RESAMPLES:,} resamples of {' or of '.join(parts)}; none where a domain has only one."
-    )
+    mixed = any(" and " in unit for unit in units)
+    why = " (these where a domain does not name its speakers, or has only one)" if mixed else ""
+    counted = f"Intervals: bootstrap, {RESAMPLES:,} resamples of {' or of '.join(parts)}{why}"
+    return f"{counted}; none where a domain has only one."
 
 
 def _values(found: Iterable[Any]) -> str:

@@ -1,8 +1,9 @@
 """What error counts say about a method, and how surely: rates with intervals, paired differences, spread over seeds.
 
-Intervals are percentile bootstraps over what was drawn independently: speakers where every speaker is known, else
-utterances. The rate of several domains is the mean of their rates, each being all errors over all reference words.
-Domains that share speakers or utterances (one recording under ten noises) are resampled together, others apart.
+Intervals are percentile bootstraps over what was drawn independently: speakers where every speaker is known and a
+domain has two or more, else utterances. The rate of several domains is the mean of their rates, each being all errors
+over all reference words. Domains that share speakers or utterances (one recording under ten noises) are resampled
+together, by one kind of unit; others apart.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from sharpen.errors import SharpenError
 
 RESAMPLES = 10_000
+FEWEST = 1_000  # resamples that an interval may rest on; in some a domain has no words, and they count for nothing
 TAIL = 0.025  # on either side: 95 % intervals
 SEED = 0
 BLOCK = 4_000_000  # weights held at once
@@ -40,9 +42,9 @@ class Interval:
     """A number and its 95 % interval."""
 
     value: float
-    low: float  # not a number, as `high`, where a domain has a single unit: nothing can be resampled there
+    low: float  # not a number, as `high`, where a domain has a single unit or hardly any resample has all domains
     high: float
-    unit: str  # what was resampled: speakers or utterances
+    unit: str  # what was resampled: speakers, utterances, or "speakers and utterances", each in some domains
     units: int  # how many of them
 
 
@@ -90,10 +92,10 @@ def compare(
                 f"utterance {a.id!r} has {a.words} reference words in one result and {b.words} in the other: "
                 "compare results with the same references and the same normaliser"
             )
-    change = [Item(a.domain, a.id, a.speaker, a.errors - b.errors, a.words) for a, b in pairs]
+    change = [Item(a.domain, a.id, a.speaker or b.speaker, a.errors - b.errors, a.words) for a, b in pairs]
     value, draws, unit, units = _bootstrap(change, resamples, seed)
-    draws = draws[np.isfinite(draws)]
-    better = float(np.mean(draws < 0) + np.mean(draws == 0) / 2) if len(draws) else math.nan
+    finite = draws[np.isfinite(draws)]
+    better = float(np.mean(finite < 0) + np.mean(finite == 0) / 2) if len(finite) >= _fewest(draws) else math.nan
     helped, hurt = sum(c.errors < 0 for c in change), sum(c.errors > 0 for c in change)
     return Comparison(_interval(value, draws, unit, units), better, helped, hurt, len(change) - helped - hurt)
 
@@ -107,51 +109,59 @@ def spread(values: Sequence[float]) -> Spread:
 
 def _interval(value: float, draws: Array, unit: str, units: int) -> Interval:
     finite = draws[np.isfinite(draws)]
-    low, high = np.quantile(finite, [TAIL, 1 - TAIL]) if len(finite) else (math.nan, math.nan)
+    enough = len(finite) >= _fewest(draws)
+    low, high = np.quantile(finite, [TAIL, 1 - TAIL]) if enough else (math.nan, math.nan)
     return Interval(value, float(low), float(high), unit, units)
+
+
+def _fewest(draws: Array) -> int:
+    return max(1, min(FEWEST, len(draws) // 10))
 
 
 def _bootstrap(items: Sequence[Item], resamples: int, seed: int) -> tuple[float, Array, str, int]:
     """The mean over domains of errors / words, the same of every resample, and what was resampled."""
     if not items:
         raise SharpenError("a rate of no utterances: expected at least one result that did not fail")
-    known = all(item.speaker for item in items)
-    units, totals = _totals(items, by_speaker=known)
-    if known and _alone(totals):  # one speaker cannot be resampled, but what was said can
-        known = False
-        units, totals = _totals(items, by_speaker=False)
-    value = float(_rates(totals.sum(1, keepdims=True)).mean())
-    # A single unit would give an interval without width, and so claim a certainty that is not there.
-    draws = np.full(resamples, math.nan if _alone(totals) else 0.0)
+    domains = sorted({item.domain for item in items})
+    value, draws = 0.0, np.zeros(resamples)
+    units: dict[str, int] = {}
     generator = np.random.default_rng(seed)
-    for together in _linked(totals[2] > 0):
-        part = totals[:, :, together]
-        part = part[:, part[2].any(1)]  # (3, K, D): those who speak in these domains
-        drawn = [_rates(np.einsum("rk,skd->srd", w, part)) for w in _weights(part.shape[1], resamples, generator)]
-        draws += np.concatenate(drawn).sum(1) / totals.shape[2]
-    return value, draws, "speakers" if known else "utterances", units
+    for together in _linked(items, domains):
+        part = [item for item in items if item.domain in together]
+        totals, unit = _totals(part, by_speaker=True), "speakers"
+        if not all(item.speaker for item in part) or _alone(totals):  # what was said can be resampled, if not who
+            totals, unit = _totals(part, by_speaker=False), "utterances"
+        units[unit] = units.get(unit, 0) + totals.shape[1]
+        errors, words = totals.sum(1)
+        value += float((errors / np.maximum(1, words)).sum()) / len(domains)
+        if _alone(totals):  # an interval without width would claim a certainty that is not there
+            draws += math.nan
+            continue
+        drawn = [_rates(np.einsum("rk,skd->srd", w, totals)) for w in _weights(totals.shape[1], resamples, generator)]
+        draws += np.concatenate(drawn).sum(1) / len(domains)
+    return value, draws, " and ".join(sorted(units)), sum(units.values())
 
 
-def _totals(items: Sequence[Item], by_speaker: bool) -> tuple[int, Array]:
-    """How many units there are, K, and (3, K, D) errors, words and utterances of each in each domain."""
+def _totals(items: Sequence[Item], by_speaker: bool) -> Array:
+    """(2, K, D): errors and words of each of K speakers or utterances in each domain."""
     units = {name: k for k, name in enumerate(sorted({i.speaker if by_speaker else i.id for i in items}))}
     domains = {name: d for d, name in enumerate(sorted({i.domain for i in items}))}
-    totals = np.zeros((3, len(units), len(domains)))
+    totals = np.zeros((2, len(units), len(domains)))
     for item in items:
         unit = units[item.speaker if by_speaker else item.id]
-        totals[:, unit, domains[item.domain]] += item.errors, item.words, 1
-    return len(units), totals
+        totals[:, unit, domains[item.domain]] += item.errors, item.words
+    return totals
 
 
 def _alone(totals: Array) -> bool:
-    """Whether any domain has a single unit."""
-    return bool(((totals[2] > 0).sum(0) < 2).any())
+    """Whether any domain has the words of a single unit, or of none."""
+    return bool(((totals[1] > 0).sum(0) < 2).any())
 
 
 def _rates(totals: Array) -> Array:
-    """(3, R, D) errors, words, utterances -> (R, D); not a number where a resample has no utterance of a domain."""
-    errors, words, utterances = totals
-    return np.where(utterances > 0, errors / np.maximum(1, words), np.nan)
+    """(2, R, D) errors and words -> (R, D); not a number where a resample has no words of a domain."""
+    errors, words = totals
+    return np.where(words > 0, errors / np.maximum(1, words), np.nan)
 
 
 def _weights(K: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
@@ -163,15 +173,19 @@ def _weights(K: int, resamples: int, generator: np.random.Generator) -> Iterator
         yield np.bincount(drawn.ravel(), minlength=R * K).reshape(R, K).astype(np.float64)
 
 
-def _linked(present: NDArray[np.bool_]) -> list[list[int]]:
-    """(K, D) who is in which domain -> the domains that share somebody, directly or through others."""
-    left, groups = set(range(present.shape[1])), []
+def _linked(items: Sequence[Item], domains: Sequence[str]) -> list[set[str]]:
+    """The domains that share a speaker or, where none is named, an utterance, directly or through others."""
+    Source = tuple[str, str]
+    held: dict[str, set[Source]] = {domain: set() for domain in domains}
+    for item in items:
+        held[item.domain].add(("speaker", item.speaker) if item.speaker else ("utterance", item.id))
+    left, groups = list(domains), []
     while left:
-        group, fresh = set(), {min(left)}
+        group, seen, fresh = set[str](), set[Source](), [left[0]]
         while fresh:
-            group |= fresh
-            people = present[:, sorted(fresh)].any(1)
-            fresh = {int(d) for d in np.flatnonzero(present[people].any(0))} - group
-        groups.append(sorted(group))
-        left -= group
+            group |= set(fresh)
+            seen |= set[Source]().union(*(held[domain] for domain in fresh))
+            fresh = [domain for domain in left if domain not in group and held[domain] & seen]
+        groups.append(group)
+        left = [domain for domain in left if domain not in group]
     return groups

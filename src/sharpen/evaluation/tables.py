@@ -92,12 +92,12 @@ def _md(text: str) -> str:
 
 
 def as_latex(table: Table, label: str) -> str:
-    """A `table*` for a paper that loads booktabs and graphicx."""
+    """A `table*` for a paper that loads booktabs and graphicx; `label` is its name in `\\ref{tab:…}`."""
     lines = [
         r"\begin{table*}[t]",
         r"  \centering",
         rf"  \caption{{{latex(table.title)}}}",
-        rf"  \label{{tab:{re.sub(r'[^A-Za-z0-9]+', '-', label).strip('-')}}}",
+        rf"  \label{{tab:{label}}}",
         r"  \resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
         rf"  \begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}",
         r"    \toprule",
@@ -113,11 +113,14 @@ def as_latex(table: Table, label: str) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
+    """What belongs to a value stands below it: side by side, a table of ten domains would be too small to read."""
     text = latex(cell.text)
     parts = [rf"\textbf{{{text}}}" if cell.best and text else text]
-    parts += [rf"{{\scriptsize {latex(cell.aside)}}}"] if cell.aside else []
-    parts += [rf"{{\scriptsize (paper {latex(cell.paper)})}}"] if cell.paper else []
-    return " ".join(part for part in parts if part)
+    parts += [rf"\scriptsize {latex(cell.aside)}"] if cell.aside else []
+    parts += [rf"\scriptsize paper {latex(cell.paper)}"] if cell.paper else []
+    if len(parts) == 1:
+        return parts[0]
+    return r"\begin{tabular}[t]{@{}r@{}}" + r" \\ ".join(parts) + r"\end{tabular}"
 
 
 def latex(text: str) -> str:
