@@ -49,7 +49,8 @@ def main() -> int:
     run_parser.set_defaults(run=run)
     table_parser = commands.add_parser("table")
     table_parser.add_argument("rows", type=Path)
-    table_parser.add_argument("--against", type=Path, help="compare each method with itself in this file, not source")
+    table_parser.add_argument("--against", type=Path, help="compare each method with itself in this file")
+    table_parser.add_argument("--than", choices=METHODS, default="source", help="compare each method with this one")
     table_parser.set_defaults(run=table)
     args = parser.parse_args()
     return args.run(args)
@@ -129,12 +130,12 @@ def table(args: argparse.Namespace) -> int:
     rows = read_rows(args.rows)
     errors = count(rows)
     others = count(read_rows(args.against)) if args.against else errors
-    what = f"in {args.against.name}" if args.against else "source"
+    what = f"in {args.against.name}" if args.against else args.than
     print(f"normaliser {NORMALISE.label}; intervals: 95 %, bootstrap over utterances, 10,000 draws\n")
     print(f"| method | utterances | WER % | {what} WER % | difference | helped / hurt / same | entropy fell | s each |")
     print("|---|---|---|---|---|---|---|---|")
     for method in METHODS:
-        other = method if args.against else "source"
+        other = method if args.against else args.than
         mine = [r for r in rows if r["method"] == method and (r["id"], other) in others]
         if not mine:
             continue

@@ -21,7 +21,8 @@ def reported(section: str) -> set[str]:
         words = shlex.split(command)
         against = words[words.index("--against") + 1].split(",") if "--against" in words else ["source"]
         folders = [ROOT / word for word in words if word.startswith("results/")]
-        made = report.build(results.read(folders), against)
+        without = words[words.index("--without") + 1].split(",") if "--without" in words else []
+        made = report.build(results.read(folders), against, without)
         found.update(FIGURES.findall(report.as_markdown(made).replace("−", "-")))
     return found
 

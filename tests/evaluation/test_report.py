@@ -306,3 +306,11 @@ def test_latex_tells_of_failures_and_notes():
     assert "have no answer" in text
     odd = [replace(row, errors=replace(row.errors, substitutions=3)) for row in small()[:1]]
     assert report.as_latex(report.build([*odd, *small()[1:]])).startswith("% 1 rows hold other error counts")
+
+
+def test_utterances_can_be_left_out_and_are_named():
+    built = report.build(small(), without=["b"])
+    assert built.notes == ("Left out: b.",)
+    assert all(m.line.utterances == 2 for m in built.sections[0].measured)  # one in each noise
+    with pytest.raises(SharpenError, match="no utterance 'z' to leave out"):
+        report.build(small(), without=["z"])

@@ -25,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", metavar="FILE", help="every number")
     add("--figures", metavar="DIR", help="write the figures as PNG files, and show them in the markdown")
     add("--no-figures", action="store_true", help="leave the figures out of the page")
+    add("--without", metavar="ID,ID", default="", help="leave these utterances out, to see what rests on them")
     add("--against", metavar="NAME,NAME", default="source", help="methods to compare with, paired (default: source)")
 
 
@@ -35,7 +36,8 @@ def _report(args: argparse.Namespace) -> int:
     if args.figures and args.no_figures:
         raise SharpenError("--figures and --no-figures contradict each other: give one of them")
     against = list(dict.fromkeys(name.strip() for name in args.against.split(",") if name.strip()))
-    made = report.build(results.read(args.results), against)
+    without = [name.strip() for name in args.without.split(",") if name.strip()]
+    made = report.build(results.read(args.results), against, without)
     images = report.draw(made, args.figures) if args.figures else []
     written = []
     if args.html:

@@ -46,16 +46,20 @@ class Report:
     notes: tuple[str, ...] = ()
 
 
-def build(rows: Iterable[Row], against: Sequence[str] = ("source",)) -> Report:
-    """The report of these rows; every method is also paired with those in `against`."""
+def build(rows: Iterable[Row], against: Sequence[str] = ("source",), without: Sequence[str] = ()) -> Report:
+    """The report of these rows, but for the utterances `without`; every method is paired with those in `against`."""
     rows = list(rows)
+    missing = sorted(set(without) - {row.id for row in rows})
+    if missing:
+        raise SharpenError(f"no utterance {missing[0]!r} to leave out; the rows name them by `id`")
+    rows = [row for row in rows if row.id not in without]
     unknown = [name for name in against if name not in METHODS]
     if unknown:
         raise SharpenError(f"unknown method {unknown[0]!r} to compare with; choose from {', '.join(METHODS)}")
     sections = tuple(_section(corpus, found, against) for corpus, found in lines(rows).items())
     failed = tuple(row for row in rows if row.failed)
     changed = sum(m.summary.changed for section in sections for m in section.measured)
-    notes = []
+    notes = [f"Left out: {', '.join(without)}."] if without else []
     if changed:
         notes.append(
             f"{changed} rows hold other error counts than their texts give now. The tables show what the rows hold; "
