@@ -151,7 +151,7 @@ class _Check(Generic[P, E, S]):
         step = STEP.get(self.policy.vocabulary.dtype)
         if step is None:
             return
-        direction = gradient / gradient.norm(dim=1, keepdim=True)
+        direction = gradient / gradient.norm(dim=1, keepdim=True).clamp(min=1e-30)  # 0 where an input is certain
         ahead, behind = (self.loss(self.theta + sign * step * direction, charged) for sign in (1, -1))
         slope, expected = (ahead - behind) / (2 * step), float(gradient.norm(dim=1).sum())
         if not abs(slope - expected) <= SLOPE * expected:
