@@ -26,6 +26,7 @@ from sharpen.method.objectives import METHODS
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import pack
+from sharpen.models.padding import EVERY
 from sharpen.models.weights import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import read_audio
@@ -44,7 +45,7 @@ def main() -> int:
     run_parser.add_argument("--method", choices=METHODS, required=True)
     run_parser.add_argument("--every", type=int, default=1, help="every n-th utterance")
     run_parser.add_argument("--snr", type=float, default=10.0)
-    run_parser.add_argument("--padding", choices=("full", "condensed"), default="full")
+    run_parser.add_argument("--padding", choices=("full", *EVERY), default="full")
     run_parser.add_argument("--out", type=Path, required=True)
     run_parser.set_defaults(run=run)
     table_parser = commands.add_parser("table")
@@ -86,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
 def transcribe(policy: WhisperPolicy, samples: np.ndarray, name: str, method: str, padding: str) -> dict:
     checkpoint, t = policy.checkpoint, policy.checkpoint.tokenizer
     prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
-    speech = [-(-len(samples) // checkpoint.mel.hop_length)] if padding == "condensed" else None
-    prepared = policy.prepare(log_mel([samples], checkpoint.mel), [prompt], speech)
+    speech = None if padding == "full" else [-(-len(samples) // checkpoint.mel.hop_length)]
+    prepared = policy.prepare(log_mel([samples], checkpoint.mel), [prompt], speech, EVERY.get(padding, 1))
     limits = [default_limit(len(samples) / 16000)]
     start = time.perf_counter()
     episode = adapt(policy, prepared, Adaptation(method=method), ids=[name], limits=limits)

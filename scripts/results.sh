@@ -19,32 +19,32 @@ for name in "$@"; do
     gs10-exact)
         noisy --methods source,beam,em-tok-b --limit 40 --out results/ls-gs10-exact ;;
     gs10)
-        noisy --preset fast --methods source,beam,em-tok-b,em-tok,greedy-em,em-seq --limit 80 --out results/ls-gs10
-        noisy --preset fast --methods em-tok-togo,em-tok-togo-b --limit 80 --out results/ls-gs10-togo ;;
+        noisy --preset fastest --methods source,beam,em-tok-b,em-tok,greedy-em,em-seq --limit 80 --out results/ls-gs10
+        noisy --preset fastest --methods em-tok-togo,em-tok-togo-b --limit 80 --out results/ls-gs10-togo ;;
     norms)
         for side in decoder encoder; do
-            noisy --preset fast --methods em-tok-b --adapt-norms $side --limit 40 --out results/ls-gs10-norms
+            noisy --preset fastest --methods em-tok-b --adapt-norms $side --limit 40 --out results/ls-gs10-norms
         done ;;
     accents)
-        evaluate "$data/speechocean762/manifest.jsonl" --preset fast \
+        evaluate "$data/speechocean762/manifest.jsonl" --preset fastest \
             --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/accents ;;
     noises)
-        evaluate "$ls" --noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir "$data/ms-snsd" --snr 10 --preset fast \
+        evaluate "$ls" --noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir "$data/ms-snsd" --snr 10 --preset fastest \
             --methods source,beam,greedy-em,em-tok,em-tok-b --limit 20 --out results/ls-noises ;;
     languages)
-        evaluate "$data/commonvoice-multilingual/manifest.jsonl" --preset fast \
+        evaluate "$data/commonvoice-multilingual/manifest.jsonl" --preset fastest \
             --methods source,beam,greedy-em,em-tok,em-tok-b --out results/languages ;;
     steps)
-        noisy --preset fast --methods greedy-em,em-seq,em-tok,em-tok-b --steps-at 1,3,5,10,20 --limit 20 \
+        noisy --preset fastest --methods greedy-em,em-seq,em-tok,em-tok-b --steps-at 1,3,5,10,20 --limit 20 \
             --out results/ls-gs10-steps ;;
     samples) # G = 16 of em-tok and em-tok-b is in results/ls-gs10
-        noisy --preset fast --methods em-tok,em-tok-b --samples 1,4,64 --limit 20 --out results/ls-gs10-samples
-        noisy --preset fast --methods pg-tok,ent-tok,pg-tok-b,ent-tok-b --samples 1,4,16 --limit 20 \
+        noisy --preset fastest --methods em-tok,em-tok-b --samples 1,4,64 --limit 20 --out results/ls-gs10-samples
+        noisy --preset fastest --methods pg-tok,ent-tok,pg-tok-b,ent-tok-b --samples 1,4,16 --limit 20 \
             --out results/ls-gs10-samples ;;
     sizes)
         noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
     tune)
-        sharpen tune "$data/commonvoice-en/manifest.jsonl" --noise GS --snr 10 --preset fast --guard off --threads 1 \
+        sharpen tune "$data/commonvoice-en/manifest.jsonl" --noise GS --snr 10 --preset fastest --guard off --threads 1 \
             --limit 20 --out results/tune ;;
     *)
         echo "results.sh: no run is named $name; the first lines of this file list them" >&2

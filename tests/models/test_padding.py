@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from models.small import small_checkpoint
@@ -16,6 +17,7 @@ from sharpen.models.padding import condense
 from sharpen.models.states import Prepared
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.decoding import Options, Window, decode
+from sharpen.speech.presets import PRESETS
 from sharpen.speech.transcribe import Model
 
 
@@ -91,6 +93,17 @@ def test_a_selected_part_of_a_batch_keeps_its_own_padding(small):
     whole, part = small.encode(prepared), small.encode(prepared.select([0]))
     assert torch.allclose(whole.select([0]).states, part.states, atol=1e-5)
     assert torch.equal(whole.select([0]).bias, part.bias)
+
+
+@pytest.mark.parametrize(("preset", "frames"), [("exact", 1500), ("fast", 432), ("fastest", 165)])
+def test_presets_keep_so_many_frames(small, monkeypatch, preset, frames):
+    seen = []
+    encode = WhisperPolicy.encode
+    monkeypatch.setattr(WhisperPolicy, "encode", lambda self, p: (seen.append(p.stem.shape[1]), encode(self, p))[1])
+    options = Options(language="en", timestamps=False, temperature=(0.0,), padding=PRESETS[preset].padding)
+    second = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    decode(small, [Window("a", second)], options, ["en"])
+    assert set(seen) == {frames}  # a second and a half whole; behind it all, a fourth, a sixteenth of the others
 
 
 def test_real_speech_reads_the_same(base):

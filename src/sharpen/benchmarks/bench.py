@@ -94,7 +94,7 @@ class Outcome:
         return {
             "exact_vs_reference": _over(reference, exact),
             "batch4_vs_reference": _over(reference, self.find("exact", *MAIN, batch=BATCH)),
-            "fast_vs_reference": _over(reference, self.find("fast", *MAIN)),
+            "fastest_vs_reference": _over(reference, self.find("fastest", *MAIN)),
             "em_tok_vs_greedy_em": _over(exact, self.find("exact", "greedy-em", 1)),
             "memory_vs_reference": both[0] / both[1] if len(both) == 2 else None,
             "vs_limit": exact.seconds / sum(limits.values()) if exact and limits else None,
@@ -163,7 +163,7 @@ def _lines(
     bench: Bench, model: str, method: str, G: int, clips: Sequence[Clip], plan: Plan, outcome: Outcome, say: Say
 ) -> list[Line]:
     """Every engine on the same utterances in turn."""
-    alone = [Case(engine, method, G) for engine in ("reference", "exact", "fast")]
+    alone = [Case(engine, method, G) for engine in ("reference", "exact", "fastest")]
     timings: dict[Case, list[Timing]] = {case: [] for case in alone}
     for i, clip in enumerate(clips):
         for case in alone:
@@ -175,7 +175,7 @@ def _lines(
                     raise
                 outcome.notes.append(f"{model} {method} G={G}: {case.engine} ran out of memory on utterance {i + 1}")
     rounds = math.lcm(len(clips), BATCH) // len(clips)  # full batches, in which each utterance comes equally often
-    for engine in ("exact", "fast") if G in (1, MAIN[1]) else ():
+    for engine in ("exact", "fastest") if G in (1, MAIN[1]) else ():
         case = Case(engine, method, G, BATCH)
         say(f"{model} {method} G={G}: {engine}, batches of {BATCH}")
         again = [replace(clip, id=f"{clip.id} {i}") for i in range(rounds) for clip in clips]
@@ -217,7 +217,7 @@ def _growth(bench: Bench, clips: Sequence[Clip], along: Axes, say: Say) -> dict[
     grown["utterances side by side B, seconds each"] = [
         (float(b), step("exact", [replace(clip, id=f"{clip.id} {i}") for i in range(b)])) for b in along.utterances
     ]
-    for engine in ("exact", "fast"):
+    for engine in ("exact", "fastest"):
         say(f"growth with audio, {engine}")
         grown[f"seconds of audio, {engine}"] = [(s, step(engine, [cut(s)])) for s in along.seconds]
     return grown

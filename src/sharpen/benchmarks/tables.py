@@ -10,11 +10,11 @@ from sharpen.benchmarks.bench import BATCH, MAIN, WIDE, Line, Outcome
 from sharpen.benchmarks.machine import STAGES
 from sharpen.errors import SharpenError
 
-ENGINES = [("reference", 1), ("exact", 1), ("exact", BATCH), ("fast", 1), ("fast", BATCH)]  # shown side by side
+ENGINES = [("reference", 1), ("exact", 1), ("exact", BATCH), ("fastest", 1), ("fastest", BATCH)]  # shown side by side
 GOALS = {  # name -> the least that will do, whether more is better, what it says
     "exact_vs_reference": (4.0, True, "em-tok, G = 16, exact, against the reference: times faster"),
     "batch4_vs_reference": (5.0, True, "the same, batches of 4 utterances: times faster"),
-    "fast_vs_reference": (10.0, True, "--preset fast against the reference: times faster"),
+    "fastest_vs_reference": (10.0, True, "sparse padding, as in --preset fastest, against the reference: times faster"),
     "em_tok_vs_greedy_em": (1.5, False, "em-tok, G = 16, against greedy-em, exact: times its seconds"),
     "memory_vs_reference": (0.25, False, f"peak memory at G = {WIDE} against the reference: share of it"),
     "vs_limit": (2.5, False, "a whole exact episode against the machine's limit: times its seconds"),

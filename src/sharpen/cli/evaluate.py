@@ -72,8 +72,9 @@ def add_machine(parser: argparse.ArgumentParser, model: bool = True) -> None:
     add = parser.add_argument_group("machine").add_argument
     if model:
         add("--model", default="base", help="directory or file, size name, or Hugging Face id (default: base)")
-    add("--preset", choices=("exact", "fast"), default="exact",
-        help="fast: condensed padding, and bfloat16 where the hardware has it (default: exact)")  # fmt: skip
+    add("--preset", choices=("exact", "fast", "fastest"), default="exact",
+        help="fast: condensed padding, and bfloat16 where the hardware has it; fastest: sparse padding, measured with "
+        "base and not fit for tiny (default: exact)")  # fmt: skip
     add("--guard", choices=("on", "off"), default="on",
         help="off: the adapted text is the answer even where it looks broken; rows keep both (default: on; "
         "off for reproduce, as in the paper)")  # fmt: skip

@@ -41,9 +41,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add("--quiet", "-q", action="store_true", help="no progress bar")
     add = parser.add_argument_group("machine").add_argument
-    add("--preset", choices=("exact", "fast"), default="exact",
-        help="fast: condensed padding, and bfloat16 where the hardware has it (default: exact)")  # fmt: skip
-    add("--padding", choices=("full", "condensed"),
+    add("--preset", choices=("exact", "fast", "fastest"), default="exact",
+        help="fast: condensed padding, and bfloat16 where the hardware has it; fastest: sparse padding, measured with "
+        "base and not fit for tiny (default: exact)")  # fmt: skip
+    add("--padding", choices=("full", "condensed", "sparse"),
         help="how the silence behind short audio is told to the model (default: the preset's)")  # fmt: skip
     add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto, which never takes mps)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the preset's")

@@ -2,8 +2,9 @@
 
 Whisper was trained on windows of exactly thirty seconds, padded with silence, and breaks when the padding is cut away.
 But the padded frames are much alike, so a few can stand for all: speech and a margin behind it keep every frame; behind
-them one frame of every `EVERY` is kept, and wherever it is attended to, log(frames it stands for) is added to its
-logit, as if each of them had been there with the same key and value. An approximation: docs/speed.md has its cost.
+them one frame of every four (condensed) or sixteen (sparse) is kept, and wherever it is attended to, log(frames it
+stands for) is added to its logit, as if each of them had been there with the same key and value. An approximation:
+docs/speed.md has its cost.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EVERY = 16  # padded frames that one stands for
+EVERY = {"condensed": 4, "sparse": 16}  # padded frames that one stands for
 MARGIN = 25  # frames behind the speech that are kept whole: half a second
 
 
@@ -31,7 +32,7 @@ class Kept:
         return x.gather(1, self.frames.to(x.device)[:, :, None].expand(-1, -1, x.shape[2]))
 
 
-def condense(speech: Sequence[int], total: int, every: int = EVERY, margin: int = MARGIN) -> Kept:
+def condense(speech: Sequence[int], total: int, every: int, margin: int = MARGIN) -> Kept:
     """Keeps the first `speech` frames of each utterance and a margin, and thins out the rest of `total`."""
     kept, stands_for = [], []
     for count in speech:

@@ -93,7 +93,7 @@ class WhisperPolicy:
         features: Tensor,
         prompts: Sequence[Sequence[int]],
         speech: Sequence[int] | None = None,
-        every: int = EVERY,
+        every: int = EVERY["condensed"],
     ) -> Prepared:
         """The convolutions and positions, computed once whatever adapts: (B, mels, 3000) -> (B, S, d).
 

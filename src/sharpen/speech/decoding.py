@@ -17,6 +17,7 @@ from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.languages import SPELLED, language_code
+from sharpen.models.padding import EVERY
 from sharpen.models.states import Encoded, Prepared
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
@@ -37,7 +38,7 @@ class Options:
     adapt: Adaptation | None = None  # adapt the model to every window before decoding it
     decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found, adapted or not
     beam_size: int = 5  # width of the beam search
-    padding: Padding = "full"  # condensed: silence behind the speech in fewer frames, faster
+    padding: Padding = "full"  # condensed, sparse: the silence behind the speech in fewer frames, faster
     timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
     initial_prompt: str = ""  # text that the recording is taken to continue: names, spelling, style
     condition_on_previous_text: bool = False  # feed back what was just said; helps names, amplifies loops
@@ -57,7 +58,7 @@ class Options:
         if self.adapt is not None and self.adapt.row.search is None:  # source and beam are ways to decode
             row, width = self.adapt.row, self.adapt.samples
             self._set(adapt=None, decode=row.decode, beam_size=width if row.decode == "beam" else self.beam_size)
-        choices = {"task": ("transcribe", "translate"), "decode": ("greedy", "beam"), "padding": ("full", "condensed")}
+        choices = {"task": ("transcribe", "translate"), "decode": ("greedy", "beam"), "padding": ("full", *EVERY)}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
@@ -125,8 +126,12 @@ def decode(
     """
     mel = policy.checkpoint.mel
     features = log_mel([w.samples for w in windows], mel)
-    speech = [-(-len(w.samples) // mel.hop_length) for w in windows] if options.padding == "condensed" else None
-    prepared = policy.prepare(features, [[policy.checkpoint.tokenizer.sot]] * len(windows), speech)
+    start = [policy.checkpoint.tokenizer.sot]
+    if options.padding == "full":
+        prepared = policy.prepare(features, [start] * len(windows))
+    else:
+        speech = [-(-len(w.samples) // mel.hop_length) for w in windows]
+        prepared = policy.prepare(features, [start] * len(windows), speech, EVERY[options.padding])
     results = _decode_source(policy, prepared, windows, options, languages)
     heard = [b for b, result in enumerate(results) if result.is_speech]
     if options.adapt is None or not heard:

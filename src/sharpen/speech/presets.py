@@ -1,4 +1,4 @@
-"""Two ways to run the same model: exactly, and fast with a measured cost (docs/speed.md)."""
+"""Ways to run the same model: exactly, fast, and fastest, each with a measured cost (docs/speed.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-Padding = Literal["full", "condensed"]
+Padding = Literal["full", "condensed", "sparse"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,11 @@ class Preset:
         return "bfloat16" if self.bfloat16 and multiplies_bfloat16(device) else "float32"
 
 
-PRESETS = {"exact": Preset("full", bfloat16=False), "fast": Preset("condensed", bfloat16=True)}
+PRESETS = {
+    "exact": Preset("full", bfloat16=False),
+    "fast": Preset("condensed", bfloat16=True),
+    "fastest": Preset("sparse", bfloat16=True),  # not with tiny: beam search loops there
+}
 
 
 def default_device() -> str:
