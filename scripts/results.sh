@@ -1,7 +1,7 @@
 #!/bin/sh
 # The runs behind docs/results.md, by name, from the folder of the corpora. Each goes on where it stopped.
 #
-#     scripts/results.sh DATA source gs10 gs10-exact norms accents noises languages steps samples sizes tune
+#     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
 #
 # Every process has one thread: two of them with different names keep two cores busier than one with two threads.
 set -eu
@@ -21,6 +21,13 @@ for name in "$@"; do
     gs10)
         noisy --preset fastest --methods source,beam,em-tok-b,em-tok,greedy-em,em-seq --limit 80 --out results/ls-gs10
         noisy --preset fastest --methods em-tok-togo,em-tok-togo-b --limit 80 --out results/ls-gs10-togo ;;
+    presets) # beside gs10, gs10-exact and the fastest rows of tiny
+        noisy --preset fast --methods source,beam --limit 80 --out results/ls-gs10-fast
+        for preset in exact fast; do
+            noisy --preset $preset --model tiny --methods source,beam --limit 40 --out results/ls-gs10-tiny-beam
+        done
+        noisy --preset fastest --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 \
+            --out results/ls-gs10-tiny ;;
     norms)
         for side in decoder encoder; do
             noisy --preset fastest --methods em-tok-b --adapt-norms $side --limit 40 --out results/ls-gs10-norms

@@ -218,9 +218,9 @@ def _slugs(names: Sequence[str]) -> list[str]:
     """A name for a file or a label for each of these, no two the same."""
     found: list[str] = []
     for name in names:
-        slug = re.sub(r"-+", "-", "".join(c if c.isalnum() else "-" for c in name.lower())).strip("-") or "corpus"
-        number = 2
+        plain = re.sub(r"-+", "-", "".join(c if c.isalnum() else "-" for c in name.lower())).strip("-") or "corpus"
+        slug, number = plain, 2
         while slug in found:
-            slug, number = f"{slug.removesuffix(f'-{number - 1}')}-{number}", number + 1
+            slug, number = f"{plain}-{number}", number + 1
         found.append(slug)
     return found
