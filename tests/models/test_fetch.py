@@ -1,4 +1,5 @@
 import hashlib
+import os
 import shutil
 import socket
 import subprocess
@@ -102,6 +103,22 @@ def test_a_snapshot_that_cannot_be_loaded_is_told_when_it_is_fetched(monkeypatch
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match="no weights in this directory"):  # a repository of pickles
         fetch("owner/whisper-mine", progress=False)
+
+
+def test_the_bar_passes_over_what_the_client_removes_meanwhile(tmp_path, monkeypatch):
+    (tmp_path / "kept").write_bytes(b"12345")
+    for name in ("early", "unpack"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_bytes(b"123")
+    scandir = os.scandir
+
+    def late(path):
+        if str(path).endswith("unpack"):  # rmtree itself lists a descriptor
+            shutil.rmtree(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert fetching._bytes_below(tmp_path) == 8
 
 
 def test_another_process_may_be_faster(row, monkeypatch):

@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -189,11 +189,10 @@ def _wait(client: subprocess.Popen[bytes]) -> None:
 
 def _bytes_below(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # the client moved it meanwhile
-            continue
+    for parent, _, files in os.walk(folder):  # passes over a directory that the client removed meanwhile
+        for file in files:
+            with suppress(FileNotFoundError):  # or moved
+                total += os.stat(os.path.join(parent, file)).st_size
     return total
 
 
