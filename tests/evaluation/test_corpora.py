@@ -57,7 +57,7 @@ def test_a_manifest_with_nemos_fields(tmp_path):
     ]
     corpus = read_corpus(manifest(tmp_path / "my-corpus", *rows))
     assert corpus.name == "my-corpus"
-    assert told(corpus) == [("a", "clean", "one", "en", ""), ("b", "clean", "", "en", "")]
+    assert told(corpus) == [("wavs/a", "clean", "one", "en", ""), ("other/b", "clean", "", "en", "")]
     assert [u.duration for u in corpus.utterances] == [0.5, 0.25]  # the second from the file's own header
     assert np.array_equal(corpus.utterances[1].samples(), read_audio(absolute).samples)
     assert read_corpus(tmp_path / "my-corpus") == corpus
@@ -100,7 +100,8 @@ def test_names_in_a_manifest_without_ids(tmp_path):
         sound(tmp_path / name, 1.0)
     rows = [{"audio_filepath": name, "text": "t"} for name in ("x/1.wav", "y/1.wav", "y/2.wav")]
     cuts = [{"audio_filepath": "y/2.wav", "text": "t", "offset": at, "duration": 0.25} for at in (0.5, 0.75)]
-    assert [u.id for u in read_corpus(manifest(tmp_path, *rows)).utterances] == ["x/1", "y/1", "2"]
+    assert [u.id for u in read_corpus(manifest(tmp_path, *rows)).utterances] == ["x/1", "y/1", "y/2"]
+    assert [u.id for u in read_corpus(manifest(tmp_path, *rows[:1])).utterances] == ["x/1"]  # whatever else is listed
     whole = read_audio(tmp_path / "y" / "2.wav").samples
     first, second = read_corpus(manifest(tmp_path, *cuts)).utterances
     assert (first.id, second.id) == ("y/2@0.5", "y/2@0.75")
@@ -164,9 +165,96 @@ def test_what_is_not_there(tmp_path):
         read_corpus(tmp_path, layout="timit")
     with pytest.raises(SharpenError, match="it lists nothing"):
         read_corpus(manifest(tmp_path))
-    (tmp_path / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}')
-    with pytest.raises(SharpenError, match="cannot be read as UTF-8"):
-        read_corpus(tmp_path / "latin.jsonl")
+    (tmp_path / "wide.jsonl").write_bytes('{"text": "x"}'.encode("utf-16"))
+    with pytest.raises(SharpenError, match="is in UTF-16; save it as UTF-8"):
+        read_corpus(tmp_path / "wide.jsonl")
+
+
+@pytest.mark.parametrize("field", ["id", "text", "speaker", "domain", "language"])
+def test_a_byte_that_is_not_utf8_costs_its_own_line(tmp_path, field):
+    sound(tmp_path / "a.flac")
+    good = {"id": "1", "audio_filepath": "a.flac", "text": "x"}
+    bad = json.dumps(good | {"id": "2"} | {field: "cafe"}).encode().replace(b"cafe", b"caf\xe9")
+    (tmp_path / "manifest.jsonl").write_bytes(json.dumps(good).encode() + b"\n" + bad + b"\n")
+    with pytest.raises(SharpenError, match="line 2: not UTF-8"):
+        read_corpus(tmp_path)
+    assert [u.id for u in read_corpus(tmp_path, skip_bad=True).utterances] == ["1"]
+
+
+def test_transcripts_that_are_not_utf8_cost_their_own_file(tmp_path):
+    for name in "ab":
+        sound(tmp_path / f"{name}.wav")
+        text(tmp_path / f"{name}.txt", "words")
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    assert [u.id for u in read_corpus(tmp_path, skip_bad=True).utterances] == ["b"]
+
+
+def test_what_no_file_system_or_number_can_hold_is_a_bad_entry(tmp_path):
+    sound(tmp_path / "a.flac")
+    good = {"audio_filepath": "a.flac", "text": "x"}
+    rows = [
+        good,
+        good | {"id": "1", "audio_filepath": "n" * 300 + ".wav"},
+        json.dumps(good | {"id": "2", "duration": "D"}).replace('"D"', "9" * 5000),
+        json.dumps(good | {"id": "3", "duration": "D"}).replace('"D"', "9" * 400),
+        good | {"id": "4", "offset": -3, "duration": 1},
+        json.dumps(good | {"id": "5", "offset": float("nan"), "duration": 1}),
+    ]
+    corpus = read_corpus(manifest(tmp_path, *rows), skip_bad=True)
+    assert [u.id for u in corpus.utterances] == ["a"]
+    assert [int(reason.split(" line ")[1].split(":")[0]) for reason in corpus.skipped] == [2, 3, 4, 5, 6]
+
+
+def test_a_cut_must_be_in_its_recording(tmp_path):
+    sound(tmp_path / "a.flac", 1.0)
+    row = {"id": "x", "audio_filepath": "a.flac", "text": "x", "offset": 0.5}
+    for seconds in (0.5, 0.55):  # lists round
+        (u,) = read_corpus(manifest(tmp_path, row | {"duration": seconds})).utterances
+        assert len(u.samples()) == 8000
+    for wrong in ({"duration": 3.0}, {"duration": 0.5, "offset": 2.0}):
+        (u,) = read_corpus(manifest(tmp_path, row | wrong)).utterances
+        with pytest.raises(SharpenError, match=r"a\.flac lasts 1\.00 s, and x is said to be in it from"):
+            u.samples()
+
+
+def test_damaged_audio_is_not_scored(tmp_path):
+    path = sound(tmp_path / "a.flac", 3.0)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    (u,) = read_corpus(manifest(tmp_path, {"audio_filepath": "a.flac", "text": "x", "duration": 3.0})).utterances
+    with pytest.raises(SharpenError, match=r"is damaged: .* get a fresh copy"):
+        u.samples()
+
+
+def test_corpora_behind_links(tmp_path):
+    for speaker in "78":
+        sound(tmp_path / "real" / speaker / "1" / f"{speaker}-1-0000.flac")
+        text(tmp_path / "real" / speaker / "1" / f"{speaker}-1.trans.txt", f"{speaker}-1-0000 WORDS\n")
+    (tmp_path / "links").mkdir()
+    for speaker in "78":
+        (tmp_path / "links" / speaker).symlink_to(tmp_path / "real" / speaker)
+    (tmp_path / "real" / "7" / "back").symlink_to(tmp_path / "links")  # in a circle
+    assert [u.speaker for u in read_corpus(tmp_path / "links").utterances] == ["7", "8"]
+
+
+def test_noise_stands_behind_a_domain(tmp_path):
+    sound(tmp_path / "a.wav")
+    row = {"id": "s1", "audio_filepath": "a.wav", "text": "x"}
+    manifest(tmp_path, row, row | {"accent": "Hindi"}, row | {"accent": "Korean"})
+    noisy = read_corpus(tmp_path).corrupted("GS", 10.0)
+    assert noisy.domains == ("GS", "Hindi GS", "Korean GS")
+
+
+def test_a_fingerprint_follows_what_is_heard(tmp_path):
+    path = sound(tmp_path / "a.wav", 1.0)
+    row = {"id": "x", "audio_filepath": "a.wav", "text": "x"}
+
+    def of(**others):
+        return read_corpus(manifest(tmp_path, row | others)).utterances[0].fingerprint
+
+    whole = of()
+    assert of(text="y") == whole != of(offset=0.5, duration=0.25)
+    sound(path, 0.9)
+    assert of() != whole
 
 
 def test_long_utterances_are_left_out_and_counted(tmp_path):
@@ -244,6 +332,9 @@ def test_l2_arctic_with_gaps(tmp_path):
     text(tmp_path / "ABA" / "transcript" / "arctic_a0002.txt", "two")
     text(tmp_path / "ABA" / "transcript" / "arctic_a0003.txt", "three")
     with pytest.raises(SharpenError, match=r"no transcript/arctic_a0001.txt; .*arctic_a0003.txt: no audio at"):
+        read_corpus(tmp_path)
+    text(tmp_path / "SKA" / "transcript" / "arctic_a0001.txt", "one")
+    with pytest.raises(SharpenError, match=r"SKA/wav: no such folder"):
         read_corpus(tmp_path)
 
 
@@ -384,3 +475,10 @@ def test_a_dataset_of_the_hubs_kind(tmp_path):
     assert np.array_equal(pickle.loads(pickle.dumps(corpus.utterances[1])).samples(), expected)
     with pytest.raises(SharpenError, match="cannot be loaded by datasets"):
         read_corpus(f"hf:{tmp_path / 'tiny'}::validation")
+    rows |= {"path": ["one", "one"], "duration": ["n/a", "0.5"], "audio": [None, rows["audio"][1]]}
+    (tmp_path / "odd").mkdir()
+    stored = datasets.Dataset.from_dict(rows).cast_column("audio", datasets.Audio(decode=False))
+    stored.to_parquet(tmp_path / "odd" / "test.parquet")
+    odd = read_corpus(f"hf:{tmp_path / 'odd'}", skip_bad=True)
+    assert [u.id for u in odd.utterances] == ["one#2"]
+    assert odd.skipped[0].endswith("row 0: audio of row 0 is empty")

@@ -11,6 +11,7 @@ from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora import read_corpus
 from sharpen.evaluation.corruption import build
 from sharpen.evaluation.plan import Part, Run, plan, settings
+from sharpen.evaluation.store import locked
 from sharpen.speech.audio import read_audio
 
 IDS = [f"7-1-000{i}" for i in range(5)]
@@ -116,6 +117,7 @@ def test_the_manifest_says_what_each_file_is(clean, noises, tmp_path):
         "snr": 10,
         "snr_rule": "true",
         "overflow": "float",
+        "origin": clean.corrupted("BA", 10, noises).utterances[1].fingerprint,
     }
 
 
@@ -217,6 +219,41 @@ def test_ids_that_are_no_file_names(tmp_path):
     build(read_corpus(tmp_path / "clean"), tmp_path / "out", 10, domains=("GS",))
     assert [u.id for u in read_corpus(tmp_path / "out").utterances] == ["x/1", "y/1"]
     assert len(list((tmp_path / "out" / "GS" / "audio").iterdir())) == 2
+
+
+def test_a_very_long_id_has_a_file(tmp_path):
+    rows = []
+    for i in range(2):
+        write(tmp_path / "clean" / f"{i}.wav", speech(1))
+        rows.append({"id": "щ" * 60 + str(i), "audio_filepath": f"{i}.wav", "text": "x"})
+    (tmp_path / "clean" / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build(read_corpus(tmp_path / "clean"), tmp_path / "out", 10, domains=("GS",))
+    assert [u.id for u in read_corpus(tmp_path / "out").utterances] == [row["id"] for row in rows]
+
+
+def test_noise_is_mixed_into_clean_speech_only(clean, tmp_path):
+    build(clean, tmp_path / "out", 10, domains=("GS",))
+    with pytest.raises(SharpenError, match="is in GS at 10 dB already"):
+        build(read_corpus(tmp_path / "out"), tmp_path / "more", 10, domains=("GS",))
+
+
+def test_other_speech_or_another_clip_under_the_same_name_is_mixed_anew(clean, noises, tmp_path):
+    build(clean, tmp_path / "out", 10, noises, domains=("BA",))
+    write(tmp_path / "clean" / f"{IDS[0]}.wav", speech(3))
+    (made,) = build(clean, tmp_path / "out", 10, noises, domains=("BA",))
+    assert (made.written, made.kept) == (1, 4)
+    write(noises / "audio" / "Babble_4.wav", 0.1 * np.random.default_rng(9).standard_normal(2000).clip(-3, 3))
+    (made,) = build(clean, tmp_path / "out", 10, noises, domains=("BA",))
+    assert (made.written, made.kept) == (5, 0)
+
+
+def test_what_cannot_be_written_is_told(clean, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SharpenError, match=r"cannot write to .*give another folder to --out"):
+        build(clean, tmp_path / "file" / "out", 10, domains=("GS",))
+    (tmp_path / "out" / "GS").mkdir(parents=True)
+    with locked(tmp_path / "out" / "GS"), pytest.raises(SharpenError, match="held by another run"):
+        build(clean, tmp_path / "out", 10, domains=("GS",))
 
 
 def test_ten_real_noises_but_one(data, tmp_path):

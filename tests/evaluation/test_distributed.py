@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 from evaluation import tiny
@@ -70,6 +71,59 @@ def test_a_worker_without_room_holds_nothing_up(place, tmp_path, monkeypatch):
         rows = evaluate(work, store, Distributed(workers=3))
     assert not any(row.failed for row in rows)
     assert len(rows) == work.size
+
+
+class Task:
+    """What stands for a remote call in a cluster that is none: it is answered when the test says so."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    @classmethod
+    def remote(cls, *arguments):
+        return cls(*arguments)
+
+
+class Cluster:
+    """A driver's view of Ray, in which every call is answered at once but those of the actors that are stuck."""
+
+    def __init__(self):
+        self.killed = []
+
+    def actor(self, stuck=False):
+        return SimpleNamespace(pid=Task, compute=SimpleNamespace(remote=lambda *a: Task(stuck, *a)))
+
+    def wait(self, tasks, timeout):
+        ready = [task for task in tasks if not (task.arguments and task.arguments[0] and not self.killed)]
+        return ready[:1], []
+
+    def get(self, task):
+        return [] if task.arguments else 1
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+
+def test_a_worker_with_nothing_to_do_makes_room(place):
+    """So that one whose machine was lost with its batch can start again, which Ray does where there is room."""
+    model, manifest = place
+    work = tiny.work(manifest, model, ["source"])
+    cluster = Cluster()
+    lost, healthy = cluster.actor(stuck=True), cluster.actor()
+    answered = list(distributed._spread(cluster, [lost, healthy], work.run, work.batches, ()))
+    assert len(answered) == len(work.batches)
+    assert cluster.killed == [healthy, lost]
+
+
+def test_a_worker_is_told_where_the_model_is_from_everywhere(place, monkeypatch):
+    model, manifest = place
+    monkeypatch.chdir(model.parent)
+    work = tiny.work(manifest, model.name, ["source"])
+    remote = SimpleNamespace(remote=lambda *given: given)
+    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 8}, remote=lambda **needs: lambda worker: remote)
+    ((run, where, _), *_) = Distributed()._actors(ray, work.run, work.batches)
+    assert (run.model, where) == (model.name, str(model))
+    assert all(u.path.is_absolute() for batch in work.batches for u in batch.utterances)
 
 
 def test_what_the_cluster_cannot_have_is_not_waited_for():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -10,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from evaluation import tiny
+from models.writers import small_model, write_openai
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation import evaluate as room
@@ -164,6 +166,29 @@ def test_rows_of_another_question_are_not_taken_for_answers(place, tmp_path):
         asked = replace(batch, utterances=(replace(batch.utterances[0], **{name: value}),))
         with pytest.raises(SharpenError, match=rf"with the {name} .*, and now it is '{value}': give another folder"):
             rows_of(replace(work, batches=(asked,)), tmp_path)
+
+
+def test_other_weights_or_other_audio_of_the_same_name_are_not_taken_for_these(place, tmp_path):
+    _, manifest = place
+    model = tiny.checkpoint(tmp_path)
+    corpus = tmp_path / "copy"
+    shutil.copytree(manifest.parent, corpus)
+    work = tiny.work(corpus / "manifest.jsonl", model, ["source"], limit=2)
+    rows = rows_of(work, tmp_path / "out")
+    assert all(len(row.audio) == len(row.weights) == 12 for row in rows)
+    u = work.batches[0].utterances[0]
+    content = u.path.read_bytes()
+    tiny.wav(u.path, 0.2 * np.random.default_rng(9).standard_normal(6400))
+    with pytest.raises(SharpenError, match=rf"{u.id} by .* with the audio .*: give another folder to --out"):
+        rows_of(work, tmp_path / "out")
+    u.path.write_bytes(content)
+    assert rows_of(work, tmp_path / "out") == rows
+    write_openai(small_model(), model)
+    with pytest.raises(SharpenError, match=r"with the weights .*: give another folder to --out"):
+        rows_of(work, tmp_path / "out")
+    model.unlink()
+    u.path.unlink()
+    assert rows_of(work, tmp_path / "out") == rows  # what is answered needs neither
 
 
 def test_an_utterance_that_cannot_be_read_stops_nothing(tmp_path):

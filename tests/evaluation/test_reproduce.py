@@ -92,6 +92,11 @@ def test_corpora_that_are_not_here_are_left_out(folders):
         parts(RECIPES["fig-steps"], Folders(mls=folders.mls))
 
 
+def test_a_folder_of_noises_that_is_not_there_is_an_error(folders, tmp_path):
+    with pytest.raises(SharpenError, match="nowhere: no such folder; expected one with clips"):
+        parts(RECIPES["table-noise"], replace(folders, noise=tmp_path / "nowhere"))
+
+
 def test_any_corpus_can_stand_in(tmp_path, folders):
     manifest = tiny.corpus(tmp_path / "mine", 3, duration=1.0)
     found, _ = parts(RECIPES["table-beam"], Folders(corpus=manifest))

@@ -1,4 +1,5 @@
 import json
+import resource
 from dataclasses import replace
 
 import pytest
@@ -117,6 +118,24 @@ def test_a_folder_has_one_writer(tmp_path):
     with Store(tmp_path), pytest.raises(SharpenError, match="held by another run"):
         Store(tmp_path)
     Store(tmp_path).close()
+
+
+def test_a_disk_that_is_full_is_told_and_loses_nothing(tmp_path):
+    with Store(tmp_path) as store:
+        store.add([ROW])
+        size = (tmp_path / NAME).stat().st_size
+        kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, kept[1]))
+            with pytest.raises(SharpenError, match="make room, and give the same command again"):
+                store.add([replace(ROW, id="1")])
+        finally:
+            store.close()
+            resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+    with Store(tmp_path) as store:
+        assert list(store.rows.values()) == [ROW]
+        store.add([replace(ROW, id="1")])
+    assert [row.id for row in read_rows(tmp_path)] == ["0", "1"]
 
 
 def test_places_that_cannot_be(tmp_path):

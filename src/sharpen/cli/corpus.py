@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sharpen.cli.values import DONE, positive
+from sharpen.cli.values import DONE, positive, seconds
 
 if TYPE_CHECKING:
     from sharpen.evaluation.corpora import Corpus
@@ -31,7 +31,7 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
         help="manifest, common-voice, mls, l2-arctic, librispeech or folder (default: auto)")  # fmt: skip
     add("--language", metavar="CODE", help="in place of what the corpus says")
     add("--domain", metavar="NAME", help="in place of what the corpus says")
-    add("--max-seconds", type=float, metavar="S", help="leave longer utterances out")
+    add("--max-seconds", type=seconds, metavar="S", help="leave longer utterances out")
     add("--skip-bad", action="store_true", help="go on without entries that cannot be used, and count them")
     add("--json", action="store_true", help="an object instead of a table, with every skipped entry")
 
@@ -46,7 +46,7 @@ def _ls_c_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", required=True, metavar="DIR", help="where to write")
     add("--domains", metavar="GS,BA", help="only these (default: AA,AC,BA,CM,GS,MU,NB,SD,TP,VC)")
     add("--limit", type=positive, metavar="N", help="only the first N of a fixed random order")
-    add("--max-seconds", type=float, default=20.0, metavar="S",
+    add("--max-seconds", type=seconds, default=20.0, metavar="S",
         help="leave longer utterances out (default: 20, as others who report on corrupted LibriSpeech)")  # fmt: skip
     add("--snr-rule", choices=("true", "ms-snsd-legacy"), default="true",
         help="ms-snsd-legacy: as MS-SNSD's mixer, whose 10 dB are 5 dB (default: true)")  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sharpen.cli.values import DONE, FAILED, count, positive
+from sharpen.cli.values import DONE, FAILED, count, positive, seconds
 from sharpen.errors import SharpenError
 from sharpen.method.objectives import METHODS
 
@@ -54,7 +54,7 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
     add("--language", help="instead of what the corpus says")
     add("--domain", help="instead of what the corpus says: the column of the table")
     add("--skip-bad", action="store_true", help="go on without entries that cannot be used, and count them")
-    add("--max-seconds", type=float, metavar="S", help="leave out longer utterances (over 30 s none can be evaluated)")
+    add("--max-seconds", type=seconds, metavar="S", help="leave out longer ones (over 30 s none can be evaluated)")
     add("--noise", type=words, default=("clean",), metavar="N,N",
         help="mix in GS, or with --noise-dir AA AC BA CM MU NB SD TP VC; clean: nothing (default: clean)")  # fmt: skip
     add("--snr", type=numbers, metavar="DB,DB", help="signal-to-noise ratios of --noise (default: 10)")
@@ -154,9 +154,12 @@ def carry_out(plans: Sequence[Plan], args: argparse.Namespace) -> tuple[list[Row
     """Computes what is missing of all plans into one folder; returns the rows with an answer, and the exit code."""
     from sharpen.evaluation.evaluate import evaluate
     from sharpen.evaluation.store import Store
+    from sharpen.models.weights import locate
 
     rows: list[Row] = []
     with Store(args.out) as store:
+        for plan in (plan for plan in plans[1:] if args.engine == "local" and plan.missing(store)):
+            locate(plan.run.model)  # complains now, not after the hours of the models before it
         for plan in plans:
             with Progress(plan, store, args.quiet) as progress:
                 rows += evaluate(plan, store, the_engine(args), progress.hear)
@@ -225,10 +228,11 @@ def table(rows: Sequence[Row]) -> str:
         names = results.names(columns)
         title = f"{corpus}, WER %"
         width = max(len(title), *(len(line.label) for line in lines))
-        out.append(title.ljust(width) + "".join(names[c].rjust(10) for c in columns) + "utterances".rjust(12))
+        wide = max(10, *(len(names[c]) + 2 for c in columns))
+        out.append(title.ljust(width) + "".join(names[c].rjust(wide) for c in columns) + "utterances".rjust(12))
         for line in lines:
             cells = [_rate(line.cells.get(c, ())) for c in columns]
-            out.append(line.label.ljust(width) + "".join(cell.rjust(10) for cell in cells) + f"{line.utterances:12}")
+            out.append(line.label.ljust(width) + "".join(cell.rjust(wide) for cell in cells) + f"{line.utterances:12}")
     return "\n".join(out)
 
 

@@ -25,6 +25,8 @@ from sharpen.speech.audio import SAMPLING_RATE, read_audio
 from sharpen.speech.noise import Corruption, corruption
 
 NAMED = 5  # bad entries that one complaint lists
+CLEAN = "clean"  # the domain of English that nothing else is said of
+SHORT = 0.1  # seconds that a cut may lack at the end of its recording: lists round
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Utterance:
     """One thing that was said, and where to hear it."""
 
     corpus: str
-    domain: str  # the column of a table that it belongs to: a noise, an accent, a language, or "clean"
+    domain: str  # the column of a table that it belongs to: a noise, an accent, a language, or CLEAN
     id: str  # unique in its corpus and domain; seeds what is drawn for it
     reference: str
     language: str  # Whisper's code
@@ -42,18 +44,40 @@ class Utterance:
     corruption: Corruption | None = None
     offset: float | None = None  # seconds into the recording, where the corpus cuts it; None takes all of it
     mixed: Mapping[str, Any] = field(default_factory=dict, hash=False)  # noise in the recording, and its ratio
+    origin: str = ""  # its fingerprint, where it was mixed from other files
 
     def samples(self) -> np.ndarray:
         """(N,) float32, mono, 16 kHz, with the noise of the corruption in it."""
         samples = _samples(self.path)
         if self.offset is not None:
             start = round(self.offset * SAMPLING_RATE)
+            lasts = len(samples) / SAMPLING_RATE
             samples = samples[start : start + round(self.duration * SAMPLING_RATE)]
-            if not len(samples):
+            if len(samples) / SAMPLING_RATE < max(self.duration - SHORT, 1 / SAMPLING_RATE):
                 raise SharpenError(
-                    f"{self.path} ends before {self.offset} s, where {self.id} begins: correct the offset"
+                    f"{self.path} lasts {lasts:.2f} s, and {self.id} is said to be in it from {self.offset:g} s to "
+                    f"{self.offset + self.duration:g} s: correct its offset and duration"
                 )
         return samples if self.corruption is None else self.corruption(samples, self.id)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with what is heard: with the file, the cut, and the clip of the noise."""
+        if self.origin:
+            return self.origin
+        clip = self.corruption.clip if self.corruption else None
+        heard = (_digest(self.path), self.offset, clip and _digest(clip))
+        return hashlib.sha256(repr(heard).encode()).hexdigest()[:12]
+
+    def within(self, noise: Corruption) -> Utterance:
+        """The same in noise, which then is its domain, or stands behind the one it has."""
+        if self.mixed:
+            raise SharpenError(
+                f"{self.corpus}: {self.id} is in {self.mixed['noise']} at {self.mixed['snr']:g} dB already; "
+                f"take the clean corpus to mix {noise.noise} into it, or mix nothing"
+            )
+        domain = noise.noise if self.domain == CLEAN else f"{self.domain} {noise.noise}"
+        return replace(self, domain=domain, corruption=noise)
 
 
 @dataclass(frozen=True)
@@ -79,15 +103,8 @@ class Corpus:
         overflow: str = "float",
     ) -> Corpus:
         """The same utterances in noise, mixed when they are read: exactly the samples that `build` writes to files."""
-        for u in self.utterances:
-            if u.mixed:
-                raise SharpenError(
-                    f"{self.name}: {u.id} is in {u.mixed['noise']} at {u.mixed['snr']:g} dB already; "
-                    f"take the clean corpus to mix {noise} into it, or leave --noise out"
-                )
         added = corruption(noise, snr, folder, snr_rule=snr_rule, overflow=overflow)
-        noisy = (replace(u, domain=noise, corruption=added) for u in self.utterances)
-        return replace(self, utterances=tuple(noisy))
+        return replace(self, utterances=tuple(u.within(added) for u in self.utterances))
 
     def first(self, n: int | None, seed: int = 0) -> Corpus:
         """The first `n` in the order that the seed shuffles them into; None keeps all, in the order of the list.
@@ -170,16 +187,19 @@ def _name(path: Path, layout: str) -> str:
 def _utterance(
     entry: Entry, corpus: str, language: str | None, domain: str | None, max_seconds: float | None
 ) -> Utterance | Skip:
-    if isinstance(entry.audio, Path) and not entry.audio.is_file():
-        return Skip(f"{entry.place}: no audio at {entry.audio}")
+    audio, offset = entry.audio, entry.offset
     try:
-        f"{entry.id}{entry.text}".encode()
+        "".join((entry.id, entry.text, entry.language, entry.speaker, entry.domain, entry.corpus)).encode()
     except UnicodeEncodeError:
-        return Skip(f"{entry.place}: its text or id holds half a character (a lone surrogate); write it again")
+        return Skip(f"{entry.place}: not UTF-8, or half a character; write its text again")
+    if offset is not None and not (math.isfinite(offset) and offset >= 0):
+        return Skip(f"{entry.place}: begins at {offset} s of its recording; expected 0 or more")
     try:
+        if isinstance(audio, Path) and not audio.is_file():
+            return Skip(f"{entry.place}: no audio at {audio}")
         code = language_code(language or entry.language or "en")
-        duration = _seconds(entry.audio) - (entry.offset or 0.0) if entry.duration is None else entry.duration
-    except SharpenError as error:
+        duration = _seconds(audio) - (offset or 0.0) if entry.duration is None else entry.duration
+    except (SharpenError, OSError) as error:
         return Skip(f"{entry.place}: {error}")
     if not math.isfinite(duration) or duration <= 0:
         return Skip(f"{entry.place}: lasts {duration} s; expected more than 0")
@@ -187,15 +207,16 @@ def _utterance(
         return Skip(f"{entry.place}: lasts {duration:.2f} s, more than {max_seconds:g} s", expected=True)
     return Utterance(
         corpus=entry.corpus or corpus,
-        domain=domain or entry.domain or (code if code != "en" else "clean"),
+        domain=domain or entry.domain or (code if code != "en" else CLEAN),
         id=entry.id,
         reference=entry.text,
         language=code,
         speaker=entry.speaker,
         duration=duration,
-        path=entry.audio,
-        offset=entry.offset,
+        path=audio.absolute() if isinstance(audio, Path) else audio,  # a worker may be in another folder
+        offset=offset,
         mixed=entry.mixed,
+        origin=entry.origin,
     )
 
 
@@ -212,8 +233,23 @@ def _shuffled(name: str, seed: int) -> bytes:
 
 
 def _samples(source: Path | Stored) -> np.ndarray:
+    """Of the whole recording; one with holes in it would be scored as if its model had missed the words."""
     floats = _floats(source) if isinstance(source, Path) and source.suffix.lower() == ".wav" else None
-    return read_audio(source if floats is None else floats).samples
+    audio = read_audio(source if floats is None else floats)
+    if audio.skipped:
+        raise SharpenError(
+            f"{source} is damaged: {audio.skipped} of its packets cannot be decoded, and {audio.duration:.2f} s are "
+            "left; get a fresh copy, or take it out of the corpus"
+        )
+    return audio.samples
+
+
+def _digest(source: Path | Stored) -> str:
+    try:
+        content = source.read_bytes() if isinstance(source, Path) else source.read()
+    except OSError as error:
+        raise SharpenError(f"{source} cannot be read: {error.strerror or error}") from error
+    return hashlib.sha256(content).hexdigest()
 
 
 def _floats(path: Path) -> np.ndarray | None:

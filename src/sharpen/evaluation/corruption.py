@@ -13,7 +13,7 @@ import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,8 +22,11 @@ import numpy as np
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora import Corpus, Utterance
+from sharpen.evaluation.store import locked
 from sharpen.speech.audio import SAMPLING_RATE
 from sharpen.speech.noise import DOMAINS, Corruption, find_clips
+
+LONGEST_NAME = 200  # of a file, in bytes; most systems allow 255
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,12 @@ def build(
 ) -> tuple[Domain, ...]:
     """Write `corpus` in each noise under `out`; what an earlier run has finished is checked and kept.
 
-    A missing clip or an utterance that cannot be mixed is an error, or with `skip_bad` a reason in the result.
-    `progress` is called after each utterance.
+    One process at a time may write there. A missing clip or an utterance that cannot be mixed is an error, or with
+    `skip_bad` a reason in the result. `progress` is called after each utterance.
     """
     twice = [name for name, count in Counter(u.id for u in corpus.utterances).items() if count > 1]
     if twice:
-        raise SharpenError(f"{corpus.name} has several utterances called {twice[0]}: choose one of its domains")
+        raise SharpenError(f"{corpus.name} has several utterances called {twice[0]}; give every one its own id")
     clips = find_clips(noise_folder) if noise_folder is not None else {}
     available = [noise for noise, clip in DOMAINS.items() if clip is None or noise in clips]
     missing = _missing(domains, available, noise_folder)
@@ -72,8 +75,16 @@ def build(
             made.append(Domain(noise, None, skipped=(missing[noise],)))
             continue
         added = Corruption(noise, snr, clips.get(noise), snr_rule, overflow)
-        noisy = [replace(u, domain=noise, corruption=added) for u in corpus.utterances]
-        made.append(_build_domain(noisy, added, Path(out) / noise, skip_bad, progress))
+        noisy = [u.within(added) for u in corpus.utterances]
+        folder = Path(out) / noise
+        try:
+            (folder / "audio").mkdir(parents=True, exist_ok=True)
+            with locked(folder):
+                made.append(_build_domain(noisy, added, folder, skip_bad, progress))
+        except OSError as error:
+            raise SharpenError(
+                f"cannot write to {folder}: {error}; give another folder to --out, or make room. What is finished stays"
+            ) from error
     return tuple(made)
 
 
@@ -94,7 +105,6 @@ def _build_domain(
     skip_bad: bool,
     progress: Callable[[str], object],
 ) -> Domain:
-    (folder / "audio").mkdir(parents=True, exist_ok=True)
     manifest, part = folder / "manifest.jsonl", folder / "manifest.jsonl.part"
     earlier = {**_finished(manifest), **_finished(part)}
     _compare(manifest, corruption, earlier.values())
@@ -105,20 +115,19 @@ def _build_domain(
     with part.open("a", encoding="utf-8") as file:
         file.write("\n")  # ends the line that a killed run may have left half written
         for u in utterances:
-            line = _kept(_line(u, corruption), earlier.get(u.id), folder)
-            if line is None:
-                try:
-                    line = _written(_line(u, corruption), u.samples(), folder)
-                except SharpenError as error:
-                    if not skip_bad:
-                        raise SharpenError(f"{u.id}: {error}. Or go on without it: --skip-bad") from error
-                    skipped.append(f"{u.id}: {error}")
-                else:
+            try:
+                wanted = _line(u, corruption)
+                line = _kept(wanted, earlier.get(u.id), folder)
+                if line is None:
+                    line = _written(wanted, u.samples(), folder)
                     written += 1
                     file.write(_as_json(line))
                     file.flush()
-            if line is not None:
                 lines[u.id] = line
+            except SharpenError as error:
+                if not skip_bad:
+                    raise SharpenError(f"{u.id}: {error}. Or go on without it: --skip-bad") from error
+                skipped.append(f"{u.id}: {error}")
             progress(corruption.noise)
     others = {name: line for name, line in earlier.items() if name not in lines}
     _replace(manifest, "".join(_as_json(line) for line in (lines | others).values()).encode())
@@ -127,9 +136,10 @@ def _build_domain(
 
 
 def _line(u: Utterance, corruption: Corruption) -> dict[str, Any]:
+    domain = {"domain": u.domain} if u.domain != corruption.noise else {}
     return {
         "id": u.id,
-        "audio_filepath": f"audio/{quote(u.id, safe='')}.wav",  # an id may hold a slash
+        "audio_filepath": f"audio/{_file_name(u.id)}.wav",
         "duration": u.duration,
         "text": u.reference,
         "language": u.language,
@@ -139,7 +149,15 @@ def _line(u: Utterance, corruption: Corruption) -> dict[str, Any]:
         "snr": corruption.snr,
         "snr_rule": corruption.snr_rule,
         "overflow": corruption.overflow,
+        "origin": u.fingerprint,
+        **domain,
     }
+
+
+def _file_name(name: str) -> str:
+    """An id may hold a slash, or be too long for a file's name."""
+    quoted = quote(name, safe="")
+    return quoted if len(quoted) <= LONGEST_NAME else f"{quoted[: LONGEST_NAME - 17]}~{_digest(name.encode())[:16]}"
 
 
 def _finished(manifest: Path) -> dict[str, dict[str, Any]]:

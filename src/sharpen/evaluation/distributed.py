@@ -12,12 +12,14 @@ import warnings
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation.evaluate import compute, load_model
 from sharpen.evaluation.plan import Batch, Run
 from sharpen.evaluation.rows import Row
+from sharpen.models.weights import fingerprint
 
 RETRIES = 3  # of one task whose worker died
 PATIENCE = 60.0  # seconds without any worker, after which that is said
@@ -27,12 +29,13 @@ OBJECTS = 100_000_000  # bytes of shared memory: rows and file names are all tha
 class Worker:
     """What an actor holds."""
 
-    def __init__(self, run: Run, languages: Collection[str]) -> None:
+    def __init__(self, run: Run, where: str, languages: Collection[str]) -> None:
         self.run = run
-        self.model = load_model(run, languages)
+        self.model = load_model(replace(run, model=where), languages)
+        self.weights = fingerprint(where)
 
     def compute(self, batch: Batch, done: frozenset[str]) -> list[Row]:
-        return compute(self.model, self.run, batch, done)
+        return compute(self.model, self.run, batch, done, self.weights)
 
     def pid(self) -> int:
         return os.getpid()
@@ -57,13 +60,13 @@ class Distributed:
         here = {"num_cpus": self.workers * run.threads, "object_store_memory": OBJECTS, "include_dashboard": False}
         try:
             ray.init(
-                self.address,
+                self.address or "local",  # else RAY_ADDRESS would count, for a machine that `here` does not fit
                 **({} if self.address else here),
                 logging_level="ERROR",
                 log_to_driver=False,
                 ignore_reinit_error=False,
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # a start that takes too long raises no more than that
             raise SharpenError(f"cannot reach Ray at {self.address or 'this machine'}: {error}") from error
 
     def _actors(self, ray: Any, run: Run, batches: Sequence[Batch]) -> list[Any]:
@@ -71,7 +74,9 @@ class Distributed:
         _room(ray.cluster_resources(), {"CPU": needs["num_cpus"], "GPU": needs.get("num_gpus", 0)})
         remote = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **needs)(Worker)
         languages = {u.language for batch in batches for u in batch.utterances}
-        return [remote.remote(run, languages) for _ in range(min(self.workers, len(batches)))]
+        # A worker is in a folder of its own: a path that is given from here must not depend on where here is.
+        where = str(Path(run.model).absolute()) if Path(run.model).exists() else run.model
+        return [remote.remote(run, where, languages) for _ in range(min(self.workers, len(batches)))]
 
 
 def _spread(
@@ -87,6 +92,8 @@ def _spread(
             batch = waiting.popleft()
             known = frozenset(key for key in batch.keys(run) if key in done)
             working[actor.compute.remote(batch, known)] = actor, batch
+        else:
+            ray.kill(actor)  # makes room: a worker whose machine was lost with its batch may need it to start again
 
     while working or waiting:
         tasks = [*working, *coming]

@@ -34,7 +34,7 @@ Engine = Callable[[Run, Sequence[Batch], Collection[str]], Iterator[list[Row]]]
 def evaluate(plan: Plan, store: Store, engine: Engine, on_rows: Callable[[list[Row]], None] | None = None) -> list[Row]:
     """Computes what the store lacks and writes it as it comes; returns the plan's rows, with those that failed."""
     _agree(plan, store)
-    missing = [batch for batch in plan.batches if any(key not in store for key in batch.keys(plan.run))]
+    missing = plan.missing(store)
     if missing:
         for rows in engine(plan.run, missing, frozenset(store.rows)):
             added = store.add(rows)
@@ -44,17 +44,44 @@ def evaluate(plan: Plan, store: Store, engine: Engine, on_rows: Callable[[list[R
 
 
 def _agree(plan: Plan, store: Store) -> None:
-    """Refuses to take rows as the plan's that were made from another reference, or heard as another language."""
+    """Refuses to take rows as the plan's that were made by other weights, or from other audio or another reference."""
+    weights, heard = "", {}
     for batch in plan.batches:
-        for blank in (row for u in batch.utterances for row in batch.blanks(plan.run, u)):
-            there = store.rows.get(blank.key)
-            for name in ("reference", "language") if there is not None else ():
-                old, new = getattr(there, name), getattr(blank, name)
-                if new and old != new:
-                    raise SharpenError(
-                        f"{store.path} has {blank.corpus} {blank.id} with the {name} {old!r}, and now it is {new!r}: "
-                        "give another folder to --out, or remove its rows"
-                    )
+        for u in batch.utterances:
+            for blank in batch.blanks(plan.run, u):
+                there = store.rows.get(blank.key)
+                if there is None:
+                    continue
+                if there.weights and not weights:
+                    weights = _weights(plan.run.model)
+                if there.audio and u not in heard:
+                    heard[u] = _audio(u)
+                now = replace(blank, weights=weights, audio=heard.get(u, ""))
+                for name in ("reference", "language", "audio", "weights"):
+                    old, new = getattr(there, name), getattr(now, name)
+                    if old and new and old != new:
+                        raise SharpenError(
+                            f"{store.path} has {blank.corpus} {blank.id} by {blank.model} with the {name} {old!r}, and "
+                            f"now it is {new!r}: give another folder to --out, or remove its rows"
+                        )
+
+
+def _weights(model: str) -> str:
+    """Their fingerprint, or nothing where they are not here: rows that are all there need no model."""
+    from sharpen.models.weights import fingerprint
+
+    try:
+        return fingerprint(model)
+    except SharpenError:
+        return ""
+
+
+def _audio(utterance: Utterance) -> str:
+    """Its fingerprint, or nothing where it cannot be read any more: what was answered stays answered."""
+    try:
+        return utterance.fingerprint
+    except SharpenError:
+        return ""
 
 
 def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator[list[Row]]:
@@ -64,8 +91,9 @@ def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator
     before = torch.get_num_threads()
     try:
         model = load_model(run, {u.language for batch in batches for u in batch.utterances})
+        weights = _weights(run.model)
         for batch in batches:
-            yield compute(model, run, batch, done)
+            yield compute(model, run, batch, done, weights)
     finally:
         torch.set_num_threads(before)
 
@@ -84,8 +112,8 @@ def load_model(run: Run, languages: Iterable[str]) -> Model:
     return model
 
 
-def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = ()) -> list[Row]:
-    """The rows of a batch that are not done.
+def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = (), weights: str = "") -> list[Row]:
+    """The rows of a batch that are not done. `weights` is the fingerprint of the model's, for the rows to keep.
 
     What goes wrong is written into a row and stops nothing. Where a batch fails as a whole, each of its utterances is
     tried alone.
@@ -106,7 +134,12 @@ def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = ()) ->
         except Exception as error:
             for pair in (pair for pair, needed in zip(heard, wanted, strict=True) if needed):
                 rows += _alone(model, run, batch, pair, error)
-    return [row for row in rows if row.key not in done]
+    audio = {u.id: _audio(u) for u, _ in heard}
+    return [
+        replace(row, audio=audio.get(row.id, ""), weights=weights if not row.failed else "")
+        for row in rows
+        if row.key not in done
+    ]
 
 
 def _samples(utterance: Utterance) -> np.ndarray:

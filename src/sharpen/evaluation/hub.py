@@ -7,6 +7,7 @@ lack. The columns are told by their names, which differ from one dataset to the 
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ _DOMAINS = ("domain", "accent", "accents", "noise")
 _DURATIONS = ("duration", "audio_duration")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StoredAudio:
     """The sound of one row, encoded as it was uploaded; read from disk whenever it is wanted."""
 
@@ -35,8 +36,13 @@ class StoredAudio:
     row: int
     column: str
 
+    def __str__(self) -> str:
+        return f"{self.column} of row {self.row}"
+
     def read(self) -> bytes:
         sound = self.dataset[self.row][self.column]
+        if sound is None:
+            raise SharpenError(f"{self} is empty")
         content = sound["bytes"] if sound["bytes"] is not None else Path(sound["path"]).read_bytes()
         return bytes(content)
 
@@ -57,23 +63,32 @@ def read_hub(where: str) -> Iterator[Entry | Skip]:
             f"{where} has the columns {', '.join(dataset.features)}, and none of {', '.join(_TEXTS)} that could hold "
             "the transcripts; choose another dataset, or write a manifest"
         )
+    seen: Counter[str] = Counter()
     for number, row in enumerate(dataset.select_columns([c for c in dataset.features if c != column])):
         place = f"{where} row {number}"
         if not isinstance(row[text], str):
             yield Skip(f"{place}: no {text}, which an error rate needs as its reference")
             continue
-        duration = value(row, *_DURATIONS)
+        # A path is another one in every machine's cache; the name of the file is not.
+        own = value(row, *_IDS) or Path(value(row, *_FILES)).stem or str(number)
+        seen[own] += 1
         yield Entry(
-            # A path is another one in every machine's cache; the name of the file is not.
-            id=value(row, *_IDS) or Path(value(row, *_FILES)).stem or str(number),
+            id=own if seen[own] == 1 else f"{own}#{seen[own]}",  # whoever takes a dataset from the hub cannot mend it
             audio=StoredAudio(dataset, number, column),
             text=row[text],
             place=place,
             language=value(row, *_LANGUAGES) or _as_language(config),
             speaker=value(row, *_SPEAKERS),
             domain=value(row, *_DOMAINS),
-            duration=float(duration) if duration else None,
+            duration=_number(value(row, *_DURATIONS)),
         )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # the recording's own header tells
+        return None
 
 
 def _parts(where: str) -> tuple[str, str, str]:

@@ -5,12 +5,14 @@ A reader yields an Entry for each utterance and a Skip for each one that cannot 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
-from collections import Counter
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from sharpen.errors import SharpenError
@@ -39,6 +41,7 @@ class Entry:
     duration: float | None = None  # seconds
     offset: float | None = None  # seconds into the audio at which it begins; only some manifests cut recordings so
     corpus: str = ""
+    origin: str = ""  # the fingerprint of what a file that we wrote was made from
     mixed: Mapping[str, Any] = field(
         default_factory=dict, hash=False
     )  # how noise was mixed into the audio: its name, the ratio
@@ -91,9 +94,7 @@ def _manifests(where: Path) -> list[Path]:
 
 def _manifest(path: Path, where: Path) -> Iterator[Entry | Skip]:
     """JSON lines with NeMo's fields or those of the leaderboards."""
-    rows = list(_json_lines(path))
-    stems = Counter(Path(_audio(row)).stem for row in rows if isinstance(row, dict))
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(_json_lines(path), 1):
         place = f"{path} line {number}"
         if row is None:
             continue
@@ -104,12 +105,11 @@ def _manifest(path: Path, where: Path) -> Iterator[Entry | Skip]:
         elif not isinstance(row.get("text"), str):
             yield Skip(f"{place}: no text, which an error rate needs as its reference")
         else:
-            audio = path.parent / _audio(row)
-            stem = audio.stem if stems[audio.stem] == 1 else f"{audio.parent.name}/{audio.stem}"
+            name = _named(_audio(row))
             try:
                 yield Entry(
-                    id=value(row, "id") or (f"{stem}@{row['offset']}" if row.get("offset") else stem),
-                    audio=audio,
+                    id=value(row, "id") or (f"{name}@{row['offset']}" if row.get("offset") else name),
+                    audio=path.parent / _audio(row),
                     text=row["text"],
                     place=place,
                     language=value(row, "language", "lang"),
@@ -118,9 +118,10 @@ def _manifest(path: Path, where: Path) -> Iterator[Entry | Skip]:
                     duration=None if row.get("duration") is None else float(row["duration"]),
                     offset=None if row.get("offset") is None else float(row["offset"]),
                     corpus=value(row, "corpus"),
+                    origin=value(row, "origin"),
                     mixed=_mixed(row),
                 )
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 seen = {name: row[name] for name in ("duration", "offset", "snr") if name in row}
                 yield Skip(f"{place}: {seen}, expected numbers (of seconds, of decibels)")
 
@@ -146,11 +147,23 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any] | str | None]:
             yield row if row is None or isinstance(row, dict) else f"{line[:40]!r} is not a JSON object"
         except json.JSONDecodeError as error:
             yield f"not JSON ({error.msg} at character {error.pos + 1})"
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets a thousand deep
+            yield f"not JSON that can be read ({error})"
 
 
 def _audio(row: dict[str, Any]) -> str:
     name = row.get("audio_filepath") or row.get("audio") or ""
     return name if isinstance(name, str) else ""
+
+
+def _named(audio: str) -> str:
+    """An id from the path as the manifest has it, the same whatever else the manifest lists.
+
+    Where a corpus lies differs from machine to machine: of an absolute path only the last folder is taken.
+    """
+    path = PurePath(audio).with_suffix("")
+    parts = path.parts[-2:] if path.is_absolute() else [part for part in path.parts if part != ".."]
+    return PurePath(*parts).as_posix().lstrip("/")
 
 
 def _librispeech(path: Path, where: Path) -> Iterator[Entry | Skip]:
@@ -183,12 +196,16 @@ def _mls(path: Path, where: Path) -> Iterator[Entry | Skip]:
 
 def _l2_arctic_speakers(where: Path) -> list[Path]:
     places = [where, *(p for p in sorted(where.glob("*")) if p.is_dir()), *sorted(where.glob("*/*"))]
-    return [p for p in places if p.resolve().name in SPEAKERS and (p / "wav").is_dir()]
+    return [p for p in places if p.resolve().name in SPEAKERS and any((p / n).is_dir() for n in ("wav", "transcript"))]
 
 
 def _l2_arctic(path: Path, where: Path) -> Iterator[Entry | Skip]:
     """SPEAKER/wav/NAME.wav with SPEAKER/transcript/NAME.txt; the accent comes from the table, not from the folders."""
     speaker = path.resolve().name
+    for name in ("wav", "transcript"):
+        if not (path / name).is_dir():
+            yield Skip(f"{path / name}: no such folder; expected {speaker}'s in it")
+            return
     sounds = {p.stem: p for p in (path / "wav").glob("*.wav")}
     texts = {p.stem: p for p in (path / "transcript").glob("*.txt")}
     for name in sorted(sounds.keys() | texts.keys()):
@@ -234,8 +251,11 @@ def _clip_durations(path: Path) -> dict[str, float]:
     """Common Voice's own list of lengths, where a release has one."""
     if not path.is_file():
         return {}
-    rows = (row for row, _ in _tab_separated(path, ("clip", "duration[ms]")))
-    return {row["clip"] or "": int(row["duration[ms]"] or 0) / 1000 for row in rows if row["duration[ms]"]}
+    found = {}
+    for row, _ in _tab_separated(path, ("clip", "duration[ms]")):
+        with suppress(ValueError):  # then the file's own header tells
+            found[row["clip"] or ""] = float(row["duration[ms]"] or "none") / 1000
+    return found
 
 
 def _tab_separated(path: Path, columns: Iterable[str]) -> Iterator[tuple[dict[str, str | None], str]]:
@@ -250,7 +270,19 @@ def _tab_separated(path: Path, columns: Iterable[str]) -> Iterator[tuple[dict[st
 
 
 def _sounds(where: Path) -> list[Path]:
-    return sorted(p for p in where.rglob("*") if p.suffix.lower() in SUFFIXES) if where.is_dir() else []
+    return _below(where, lambda name: PurePath(name).suffix.lower() in SUFFIXES)
+
+
+def _below(where: Path, wanted: Callable[[str], bool]) -> list[Path]:
+    """Files at any depth with a name that is wanted, also behind links, which `rglob` passes by."""
+    found, seen = [], set()
+    for folder, inner, files in os.walk(where, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:  # a link to where we have been
+            inner.clear()
+            continue
+        seen.add(real)
+        found += [Path(folder, name) for name in files if wanted(name)]
+    return sorted(found)
 
 
 def _beside(path: Path, where: Path) -> Iterator[Entry | Skip]:
@@ -272,11 +304,17 @@ def _transcripts(path: Path, separator: str) -> Iterator[tuple[str, str | None, 
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines as editors count them; str.splitlines also breaks at rarer characters, and numbers would be off."""
+    """Lines as editors count them; str.splitlines also breaks at rarer characters, and numbers would be off.
+
+    A byte that is not UTF-8 becomes half a character, which is complained about where the text it stands in is used.
+    """
     try:
-        return path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SharpenError(f"{path} cannot be read as UTF-8 text: {error}") from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise SharpenError(f"{path} cannot be read: {error.strerror or error}") from error
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise SharpenError(f"{path} is in UTF-16; save it as UTF-8")
+    return content.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
 
 
 # In the order in which "auto" tries them: the ones that a glance decides come first.
@@ -285,6 +323,10 @@ LAYOUTS = {
     "common-voice": Layout(_common_voice_lists, _common_voice, "test.tsv beside clips/, also one folder deeper"),
     "mls": Layout(_mls_lists, _mls, "test/transcripts.txt beside test/audio/, also one folder deeper"),
     "l2-arctic": Layout(_l2_arctic_speakers, _l2_arctic, "SPEAKER/wav and SPEAKER/transcript, also ACCENT/SPEAKER/wav"),
-    "librispeech": Layout(lambda where: sorted(where.rglob("*.trans.txt")), _librispeech, "*.trans.txt at any depth"),
+    "librispeech": Layout(
+        lambda where: _below(where, lambda name: name.endswith(".trans.txt")),
+        _librispeech,
+        "*.trans.txt at any depth",
+    ),
     "folder": Layout(_sounds, _beside, "audio files with a .txt of the same name beside each"),
 }

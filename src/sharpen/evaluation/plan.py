@@ -138,6 +138,10 @@ class Plan:
         """The number of rows."""
         return sum(len(batch.utterances) * len(batch.setting.at) for batch in self.batches)
 
+    def missing(self, store: Store) -> list[Batch]:
+        """Batches of which the store lacks a row."""
+        return [batch for batch in self.batches if any(key not in store for key in batch.keys(self.run))]
+
     def rows(self, store: Store) -> list[Row]:
         """Those of its rows that the store has, in the plan's order."""
         keys = (key for batch in self.batches for key in batch.keys(self.run))

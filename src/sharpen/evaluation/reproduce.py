@@ -11,7 +11,7 @@ from sharpen.evaluation.corpora import Corpus, read_corpus
 from sharpen.evaluation.plan import Part
 from sharpen.evaluation.rows import Row
 from sharpen.models.languages import language_code
-from sharpen.speech.noise import DOMAINS
+from sharpen.speech.noise import DOMAINS, find_clips
 
 MAIN = ("source", "greedy-em", "em-seq", "em-tok", "em-tok-b")
 NOISES = tuple(f"LS-{code}-10" for code in DOMAINS)
@@ -74,6 +74,8 @@ def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[lis
     """The recipe's domains as far as they are here, and what had to be left out, with the reason."""
     found: list[Part] = []
     left_out: list[str] = []
+    if folders.noise is not None:
+        find_clips(folders.noise)  # complains where it is no folder
     for prefix, (field, longest) in CORPORA.items():
         wanted = [name for name in recipe.domains if name.startswith(prefix + "-")]
         own: Path | None = getattr(folders, field)

@@ -39,6 +39,8 @@ class Row:
     seconds: float = 0.0  # of computing: the utterance's share of its batch
     trace: Mapping[str, Any] = field(default_factory=dict)  # per step: H_tok, H_seq, nodes, tokens, distinct, truncated
     failed: str = ""  # why there is no answer
+    audio: str = ""  # a fingerprint of what was heard
+    weights: str = ""  # and of the model's
 
     @property
     def key(self) -> str:

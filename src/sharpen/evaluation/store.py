@@ -63,18 +63,25 @@ class Store:
     def add(self, rows: Iterable[Row]) -> list[Row]:
         """Writes those rows that are not here yet, each flushed before the next: a kill tears one at most."""
         added = []
-        for row in rows:
-            if row.key not in self.rows:
-                self._file.write(row.as_json().encode() + b"\n")
-                self._file.flush()
-                self.rows[row.key] = row
-                added.append(row)
-        if added:
-            os.fsync(self._file.fileno())
+        try:
+            for row in rows:
+                if row.key not in self.rows:
+                    self._file.write(row.as_json().encode() + b"\n")
+                    self._file.flush()
+                    self.rows[row.key] = row
+                    added.append(row)
+            if added:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise SharpenError(
+                f"cannot write to {self.path}: {error}; make room, and give the same command again: it goes on where "
+                "this run stopped"
+            ) from error
         return added
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written was told by `add`
+            self._file.close()
         self._unlock()
 
     def _unlock(self) -> None:
@@ -130,6 +137,17 @@ def _replace(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No other process that asks for it has the folder meanwhile."""
+    handle = _lock(folder)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _lock(folder: Path) -> int | None:

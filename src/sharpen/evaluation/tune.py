@@ -98,7 +98,7 @@ def table(found: Sequence[Cell], source: Sequence[Row] = ()) -> str:
             mark = "" if cell is None else "*" * cell.paper + "<" * (cell is lowest)
             line += f"{'-' if cell is None else f'{100 * cell.wer:.2f}'}{mark:2}".rjust(12)
         out.append(line.rstrip())
-    out.append(f"WER % on {len(found[0].rows)} utterances. < the lowest; * the paper's choice")
+    out.append(f"WER % on {len(found[0].items)} utterances. < the lowest; * the paper's choice")
     return "\n".join([*out, *_source(found[0], source), *_verdict(found)])
 
 
@@ -144,7 +144,7 @@ def plot(found: Sequence[Cell], path: str | Path, method: str) -> None:
     for cell in found:
         if cell.paper:
             axes.plot(cell.lr, 100 * cell.wer, "k*", markersize=14, zorder=3, label="the paper's choice")
-    axes.set(xscale="log", xlabel="learning rate", ylabel="WER %", title=f"{method}, {len(found[0].rows)} utterances")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="WER %", title=f"{method}, {len(found[0].items)} utterances")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     try:

@@ -1,5 +1,6 @@
 """Find a Whisper checkpoint by path, size name or hub id, and load it."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from sharpen.errors import WeightsError
 from sharpen.models import catalog, formats, hub
 from sharpen.models.checkpoint import Checkpoint, MelSettings
 from sharpen.models.formats import Source
-from sharpen.models.stored import Parsed
+from sharpen.models.stored import Parsed, open_bytes
 from sharpen.models.tokenizer import V3, WhisperTokenizer
 
 V3_MELS = 128
@@ -47,6 +48,19 @@ def load_checkpoint(
         suppress=_suppress(parsed, tokenizer),
         suppress_first=tokenizer.suppressed_first() if parsed.suppress_first is None else parsed.suppress_first,
     )
+
+
+def locate(name: str | Path, *, cache_dir: str | Path | None = None, local_files_only: bool = False) -> str:
+    """Where `load_checkpoint` would find it, for people; downloads it if that is the only way."""
+    return _locate(str(name), isinstance(name, Path), cache_dir, local_files_only).label
+
+
+def fingerprint(name: str | Path, *, cache_dir: str | Path | None = None) -> str:
+    """Twelve digits that change with the weights which that name stands for on this machine; nothing is fetched."""
+    digest = hashlib.sha256()
+    for path in _locate(str(name), isinstance(name, Path), cache_dir, local_files_only=True).source.weights:
+        digest.update(open_bytes((path,)))
+    return digest.hexdigest()[:12]
 
 
 def _tokenizer(parsed: Parsed, where: str) -> WhisperTokenizer:
