@@ -10,6 +10,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Sums then have the same order on every machine; what is about threads sets its own."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def base():
     from sharpen.models.weights import load_checkpoint

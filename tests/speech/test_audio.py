@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sharpen.errors import AudioError
-from sharpen.speech.audio import MAX_HOLES, Audio, read_audio
+from sharpen.speech.audio import Audio, read_audio
 
 RATE = 16_000
 FORMATS = {  # suffix -> container, codec, rate of the encoder
@@ -187,11 +187,48 @@ def test_absurd_time_stamps_do_not_fill_the_memory():
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="matroska") as out:
         stream = out.add_stream("pcm_s16le", rate=RATE, layout="mono")
-        for pts in [0, RATE, 10_000 * RATE, 20_000 * RATE]:
+        for pts in [0, RATE, 10_000_000 * RATE, 20_000_000 * RATE]:
             frame = av.AudioFrame.from_ndarray(np.ones((1, RATE), np.int16), format="s16", layout="mono")
             frame.sample_rate, frame.pts = RATE, pts
             out.mux(stream.encode(frame))
-    assert read_audio(buffer.getvalue()).duration < MAX_HOLES
+    audio = read_audio(buffer.getvalue())
+    assert (audio.duration, audio.skipped) == (4.0, 2)
+
+
+def timed(seconds, picture=False):
+    """A matroska track that beeps for a second at each of these times, and stores nothing between them."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="matroska") as out:
+        video = out.add_stream("ffv1", rate=1, width=16, height=16) if picture else None
+        stream = out.add_stream("pcm_s16le", rate=RATE, layout="mono")
+        if video is not None:
+            image = av.VideoFrame(16, 16, "yuv420p")
+            image.pts = 0
+            out.mux(video.encode(image))
+        for at in seconds:
+            frame = av.AudioFrame.from_ndarray(np.full((1, RATE), 8000, np.int16), format="s16", layout="mono")
+            frame.sample_rate, frame.pts = RATE, round(at * RATE)
+            out.mux(stream.encode(frame))
+        if video is not None:
+            out.mux(video.encode(None))
+    return buffer.getvalue()
+
+
+def onsets(audio):
+    loud = np.abs(audio.samples) > 0.1
+    return [round(i / RATE, 2) for i in np.flatnonzero(loud & ~np.concatenate([[False], loud[:-1]]))]
+
+
+def test_long_pauses_of_a_track_keep_their_length():
+    audio = read_audio(timed([0, 400, 1100, 1105]))
+    assert onsets(audio) == [0.0, 400.0, 1100.0, 1105.0]
+
+
+def test_sound_that_begins_after_the_picture_keeps_its_time():
+    audio = read_audio(timed([2], picture=True))
+    assert onsets(audio) == [2.0]
+    assert audio.skipped == 0
+    assert onsets(read_audio(timed([2]))) == [0.0]  # nothing else is in the file: its time begins with the sound
 
 
 def test_a_rate_that_changes_within_the_stream():

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sharpen.models.languages import SPELLED
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.whisper import WhisperPolicy
+from sharpen.speech import decoding
 from sharpen.speech.decoding import Options, Window, _limits, decode, detect_language, prompt
 from sharpen.speech.features import log_mel
 
@@ -96,12 +98,19 @@ def test_prompts():
         ({"decode": "magic"}, "expected one of greedy, beam"),
         ({"beam_size": 0}, "beam_size is 0"),
         ({"temperature": ()}, "expected one or more"),
+        ({"temperature": float("nan")}, "expected one or more"),
+        ({"adapt": "em-magic"}, "em-magic"),
         ({"language": "klingonese"}, "klingonese"),
     ],
 )
 def test_bad_options_are_refused(settings, message):
     with pytest.raises(SharpenError, match=message):
         Options(**settings)
+
+
+def test_what_whisper_and_newcomers_write():
+    assert Options(initial_prompt=None).initial_prompt == ""
+    assert Options(adapt="em-tok-b") == Options(adapt=Adaptation(method="em-tok-b"))
 
 
 def test_language_names_become_codes():
@@ -146,6 +155,32 @@ def test_fallback_raises_the_temperature_until_the_checks_pass():
     (cold,) = decode(policy, [window], Options(language="en", logprob_threshold=None), ["en"])
     assert cold.temperature == 0.0
     assert len(cold.logprobs) == len(cold.entropies) == len(cold.tokens)
+
+
+def test_a_guess_that_is_no_speech_does_not_take_the_place_of_a_text(monkeypatch):
+    """As with a refrain: it compresses too well at every temperature, and the last attempt looks like silence."""
+    policy = WhisperPolicy(small_checkpoint())
+    window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
+    judged = decoding._result
+
+    def silent_when_hot(tokenizer, tree, language, temperature, no_speech, options):
+        result = judged(tokenizer, tree, language, temperature, no_speech, options)
+        return replace(result, is_speech=temperature < 1)
+
+    monkeypatch.setattr(decoding, "_result", silent_when_hot)
+    (kept,) = decode(policy, [window], Options(temperature=(0.0, 0.7, 1.0)), ["en"])
+    assert (kept.temperature, kept.is_speech) == (0.7, True)
+    (only,) = decode(policy, [window], Options(temperature=(1.0,)), ["en"])
+    assert not only.is_speech
+
+
+def test_weights_that_are_no_numbers_are_told():
+    checkpoint = small_checkpoint()
+    checkpoint.model.model.decoder.layer_norm.weight[0] = float("nan")
+    window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
+    for how in ("greedy", "beam"):
+        with pytest.raises(SharpenError, match="w: the model answers with what is no number"):
+            decode(WhisperPolicy(checkpoint), [window], Options(decode=how), ["en"])
 
 
 def test_language_is_detected(base):

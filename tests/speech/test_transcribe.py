@@ -1,19 +1,25 @@
 import copy
 import os
 import shutil
+import threading
+import time
 from dataclasses import replace
 from itertools import islice, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from evaluation.tiny import wav
+from models.small import small_checkpoint
 from speechlike import EXAMPLES, manifest
 
 import sharpen
+from sharpen.errors import SharpenError
 from sharpen.method import guard
 from sharpen.speech import files, transcribe
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Options, decode
+from sharpen.speech.decoding import Decoded, Options, decode
 from sharpen.speech.transcribe import Model, run
 
 CLIPS = manifest(EXAMPLES)
@@ -124,6 +130,80 @@ def test_a_window_that_fails_is_tried_again(tiny, minutes, monkeypatch):
     assert result.text == whole
 
 
+def stubbed(monkeypatch, *words, seconds=0.0, **changes):
+    """Decoding that says one word after the other, window by window, the last one from there on."""
+    said = list(words)
+
+    def one_by_one(policy, windows, options, languages, on_step):
+        time.sleep(seconds)
+        word = said.pop(0) if len(said) > 1 else said[0]
+        tokens = tuple(policy.checkpoint.tokenizer.encode(f" {word}"))
+        found = Decoded(tokens, (-0.1,) * len(tokens), (0.1,) * len(tokens), word, "cy", 0.0, -0.1, 0.0, 1.0)
+        return [replace(found, **{k: v(word) for k, v in changes.items()}) for _ in windows]
+
+    monkeypatch.setattr(transcribe, "decode", one_by_one)
+
+
+def test_what_is_not_speech_does_not_decide_the_language(minutes, monkeypatch):
+    model = Model(small_checkpoint())
+    stubbed(
+        monkeypatch,
+        *("music", "words"),
+        is_speech=lambda word: word == "words",
+        language=lambda word: "de" if word == "words" else "cy",
+    )
+    assert model.transcribe(minutes).language == "de"
+
+
+def test_a_rest_too_short_for_a_word_is_not_decoded(minutes, monkeypatch):
+    model = Model(small_checkpoint())
+    for seconds, text in ((0.3, "first"), (30.2, "first"), (30.6, "first second")):
+        stubbed(monkeypatch, "first", "second")
+        part = Audio(minutes.samples[: round(seconds * 16000)], name="part")
+        assert model.transcribe(part, timestamps=False, language="en").text == text
+
+
+def test_several_threads_may_read_one_transcript(minutes, monkeypatch):
+    model = Model(small_checkpoint())
+    stubbed(monkeypatch, *"abcdefgh", seconds=0.02)
+    result = model.transcribe(minutes, timestamps=False, language="en")
+    texts = []
+    readers = [threading.Thread(target=lambda: texts.append(result.text)) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    windows = -(-len(minutes.samples) // (30 * 16000))
+    assert texts == [" ".join("abcdefgh"[:windows])] * 4
+
+
+def test_a_recording_that_fails_in_decoding_is_named_and_the_others_go_on(tiny, tmp_path, monkeypatch):
+    clips = [str(row["path"]) for row in CLIPS[:3]]
+
+    def failing(policy, windows, *others):
+        if any(window.id.startswith(Path(clips[1]).stem) for window in windows):
+            raise RuntimeError("can't allocate memory")
+        return decode(policy, windows, *others)
+
+    monkeypatch.setattr(transcribe, "decode", failing)
+    for batch_size in (1, 3):
+        options = Options(language="en", batch_size=batch_size)
+        events = list(files.transcribe_files(tiny, clips, options, str(tmp_path / str(batch_size)), ["txt"]))
+        assert [(e.source, e.reason) for e in events if e.kind == "failed"] == [
+            (clips[1], "RuntimeError: can't allocate memory")
+        ]
+        assert [e.source for e in events if e.kind == "finished"] == [clips[0], clips[2]]
+        assert len(list((tmp_path / str(batch_size)).iterdir())) == 2
+
+
+def test_a_long_recording_without_timestamps_is_warned_of(minutes, monkeypatch, tmp_path):
+    stubbed(monkeypatch, "word")
+    path = tmp_path / "long.wav"
+    wav(path, minutes.samples[: 40 * 16000])
+    events = list(files.transcribe_files(Model(small_checkpoint()), [str(path)], Options(timestamps=False)))
+    assert "without timestamps Whisper may stop at the first pause" in events[-1].reason
+
+
 def test_audio_at_another_rate_is_resampled(tiny):
     at_16 = read_audio(CLIPS[0]["path"])
     at_44 = Audio(read_audio(CLIPS[0]["path"], sampling_rate=44100).samples, 44100, at_16.name)
@@ -225,6 +305,13 @@ def test_names_that_are_no_text(tiny, tmp_path):
     )
     assert done.kind == "finished"
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".flac", ".html", ".srt"]
+
+
+def test_numbers_that_are_none_are_refused():
+    with pytest.raises(SharpenError, match="cannot use device 'cpu' with dtype"):
+        sharpen.load("tiny.en", device="cpu", dtype=torch.float16)
+    with pytest.raises(SharpenError, match="cannot use device 'cpu' with dtype 'int8'"):
+        sharpen.load("tiny.en", device="cpu", dtype="int8")
 
 
 def test_adapting_inside_of_inference_mode(tiny):

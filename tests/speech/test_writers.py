@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sharpen.errors import SharpenError
-from sharpen.speech.writers import WRITERS, TranscriptFiles, clock, parse_formats, plan_outputs
+from sharpen.speech.writers import WRITERS, TranscriptFiles, clock, parse_formats, plan_outputs, write_text
 
 
 @dataclass(frozen=True)
@@ -234,4 +234,13 @@ def test_an_input_given_twice_counts_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.wav").write_bytes(b"")
     os.symlink(tmp_path / "x.wav", tmp_path / "link.wav")
-    assert plan_outputs(["x.wav", "./x.wav", tmp_path / "x.wav", "link.wav", "-", "-"]) == {"x.wav": "x", "-": "stdin"}
+    assert plan_outputs(["x.wav", "./x.wav", tmp_path / "x.wav", "-", "-"]) == {"x.wav": "x", "-": "stdin"}
+    assert plan_outputs(["x.wav", "link.wav"]) == {"x.wav": "x", "link.wav": "link"}  # its name is what people gave it
+
+
+def test_a_name_as_long_as_names_can_be(tmp_path):
+    stem = "n" * 250
+    with TranscriptFiles(tmp_path, stem, ["txt"]) as written:
+        written.finish()
+    write_text(tmp_path / f"{stem}.json", "{}")
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".txt"]

@@ -33,7 +33,9 @@ def kept() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if frame is not None and Path(frame.f_code.co_filename).parts[:1] == ("av",):
+    while frame is not None and Path(frame.f_code.co_filename).parts[:1] != ("av",):
+        frame = frame.f_back  # the next may come while this one is still being put off
+    if frame is not None:
         threading.Timer(AGAIN, _thread.interrupt_main).start()  # at once would be in here, and as lost
     else:
         raise KeyboardInterrupt

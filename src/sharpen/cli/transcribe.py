@@ -53,17 +53,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_adaptation(add: Callable[..., object]) -> None:
-    add("--steps", type=count, default=10, metavar="N", help="updates of the norms (default: 10)")
-    add("--samples", type=positive, default=16, metavar="G", help="hypotheses at each step (default: 16)")
-    add("--lr", type=float, default=1e-3, help="learning rate of AdamW (default: 1e-3)")
-    add("--weight-decay", type=float, default=0.0, metavar="W", help="of AdamW (default: 0)")
-    add("--adapt-norms", choices=("encoder+decoder", "encoder", "decoder"), default="encoder+decoder",
+    """Without defaults: those of `Adaptation` count, and what is given for a method that does not adapt is noticed."""
+    add("--steps", type=count, metavar="N", help="updates of the norms (default: 10)")
+    add("--samples", type=positive, metavar="G", help="hypotheses at each step (default: 16)")
+    add("--lr", type=float, help="learning rate of AdamW (default: 1e-3)")
+    add("--weight-decay", type=float, metavar="W", help="of AdamW (default: 0)")
+    add("--adapt-norms", choices=("encoder+decoder", "encoder", "decoder"), dest="norms",
         help="which norms adapt (default: encoder+decoder)")  # fmt: skip
-    add("--normalise", choices=("tokens", "group"), default="tokens",
+    add("--normalise", choices=("tokens", "group"),
         help="divide the loss by the group's tokens (default, the paper's) or by its size")  # fmt: skip
-    add("--stop", action="append", default=[], choices=("certain", "agreed", "settled"),
+    add("--stop", action="append", choices=("certain", "agreed", "settled"),
         help="end a window's adaptation early; may be given several times (default: never)")  # fmt: skip
-    add("--guard", choices=("on", "off"), default="on", help="fall back to the source where adapting broke the text")
+    add("--guard", choices=("on", "off"), help="fall back to the source where adapting broke the text")
     add("--explain", action="store_true", help="say what adaptation changed, and write it as a page, STEM.html")
     add("--seed", type=int, default=0, help="of every random draw (default: 0)")
 
@@ -72,11 +73,12 @@ def _add_decoding(add: Callable[..., object]) -> None:
     add(
         "--decode", choices=("greedy", "beam"), help="how the answer is found (default: greedy; beam for --method beam)"
     )
-    add("--beam-size", type=positive, default=5, metavar="N", help="width of that beam (default: 5)")
+    add("--beam-size", type=positive, metavar="N", help="width of that beam (default: 5)")
     add("--initial-prompt", default="", metavar="TEXT", help="text the recording continues: names, spelling, style")
     add("--condition-on-previous-text", type=yes_no, nargs="?", const=True, default=False, metavar="BOOL",
         help="feed back what was just said (default: no; it amplifies loops)")  # fmt: skip
-    add("--no-timestamps", action="store_true", help="decode text alone: one segment for each window")
+    add("--no-timestamps", action="store_true", help="decode text alone: one segment for each window, which may lack "
+        "what follows a pause")  # fmt: skip
     add("--temperature", type=float, default=0.0, metavar="T", help="of the first attempt (default: 0)")
     add("--temperature-increment-on-fallback", type=optional, default=0.2, metavar="T",
         help="added when a check fails, up to 1; None for no second attempt (default: 0.2)")  # fmt: skip
@@ -100,12 +102,15 @@ def _transcribe(args: argparse.Namespace) -> int:
     preset = PRESETS[args.preset]
     device = default_device() if args.device == "auto" else args.device
 
+    decode = args.decode or METHODS[args.method].decode
+    if args.beam_size and decode != "beam":
+        raise SharpenError("--beam-size is the width of a beam search: give --decode beam or --method beam too")
     options = Options(
         language=args.language,
         task=args.task,
         adapt=_adaptation(args),
-        decode=args.decode or METHODS[args.method].decode,
-        beam_size=args.beam_size,
+        decode=decode,
+        beam_size=args.beam_size or Options.beam_size,
         padding=args.padding or preset.padding,
         timestamps=not args.no_timestamps,
         initial_prompt=args.initial_prompt,
@@ -122,7 +127,7 @@ def _transcribe(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     model = load(args.model, device=device, dtype=args.dtype or preset.dtype(device))
     model.check(options)
-    report = _Report(len(args.files), args.quiet, args.steps)
+    report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
     events = transcribe_files(model, args.files, options, args.output_dir or ".", formats, report.on_step)
     return report.run(events)
 
@@ -130,23 +135,17 @@ def _transcribe(args: argparse.Namespace) -> int:
 def _adaptation(args: argparse.Namespace) -> Adaptation | None:
     from sharpen.method.adapt import Adaptation
 
+    names = ("steps", "samples", "lr", "weight_decay", "norms", "normalise", "stop", "guard")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if METHODS[args.method].search is None:
-        if args.explain:
-            raise SharpenError(f"--explain shows what adapting changes, and {args.method} does not: give --method too")
+        if args.explain or given:
+            flags = [f"--{'adapt-norms' if name == 'norms' else name.replace('_', '-')}" for name in given]
+            flags += ["--explain"] * args.explain
+            raise SharpenError(f"{', '.join(flags)}: about adapting, and {args.method} does not: give --method too")
         return None
-    return Adaptation(
-        method=args.method,
-        steps=args.steps,
-        samples=args.samples,
-        lr=args.lr,
-        weight_decay=args.weight_decay,
-        norms=args.adapt_norms,
-        normalise=args.normalise,
-        stop=tuple(args.stop),
-        guard=args.guard == "on",
-        explain=args.explain,
-        seed=args.seed,
-    )
+    if "guard" in given:
+        given["guard"] = args.guard == "on"
+    return Adaptation(method=args.method, explain=args.explain, seed=args.seed, **given)
 
 
 _BAR = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s of audio [{elapsed}<{remaining}] {desc}"
@@ -222,6 +221,6 @@ def _named(event: Event) -> str:
 
 
 def _temperatures(first: float, increment: float | None) -> tuple[float, ...]:
-    if not increment:
+    if not increment or first >= 1:
         return (first,)
     return tuple(round(first + i * increment, 6) for i in range(1 + int((1.0 + 1e-6 - first) / increment)))

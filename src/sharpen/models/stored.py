@@ -64,7 +64,7 @@ class Stored:
 
     def rows(self, start: int, stop: int) -> "Stored":
         """A slice along the first axis, without a copy."""
-        row = len(self.data) // self.shape[0]
+        row = len(self.data) // max(1, self.shape[0])
         return Stored(self.dtype, (stop - start, *self.shape[1:]), self.data[start * row : stop * row])
 
 

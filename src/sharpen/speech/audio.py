@@ -27,7 +27,9 @@ SILENCE_PEAK = 1e-4  # -80 dBFS: above the residue that dither and lossy codecs 
 MAX_CHANNELS = 8  # 7.1; an array axis longer than this is time
 MAX_FLOAT_PEAK = 16.0  # float mixes overshoot 1.0 a little; beyond this they are integers in disguise
 MIN_HOLE = 0.02  # seconds between time stamps that count as lost sound; containers round theirs to milliseconds
-MAX_HOLES = 600.0  # seconds of silence put into one file; beyond it the time stamps are damaged too
+MAX_HOLES = 600.0  # seconds of silence put into a file that does not tell its length: more is damage
+LONGEST_HOLES = 4 * 3600.0  # and into one that does; there more is refused, since it would fill the memory
+LATE = 0.1  # seconds after its file's beginning at which a track counts as beginning late; codecs start within less
 DAMAGED_READS = 1_000  # unreadable packets in a row after which the rest of the file is given up
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
@@ -161,21 +163,30 @@ def _decode_stream(container: InputContainer, stream: AudioStream, sampling_rate
     resampler = _Resampler(sampling_rate)
     skipped = 0
     failed = False  # since the last good frame: its hole in time is already counted
-    origin = None  # seconds, the first frame's time stamp
+    origin = None  # seconds, the time stamp that is our zero
     seconds = filled = 0.0  # of input so far, and of silence put into it
+    known = (container.duration or 0) / av.time_base
+    room = min(known, LONGEST_HOLES) if known else MAX_HOLES
     for frames in _frames(container, stream):
         if frames is None:
             skipped, failed = skipped + 1, True
             continue
         for frame in frames:
             if frame.time is not None:
-                origin = frame.time if origin is None else origin
+                late = False
+                if origin is None:
+                    begin = (container.start_time or 0) / av.time_base
+                    late = frame.time - begin > LATE  # a video's picture may begin before its sound
+                    origin = begin if late else frame.time
                 hole = frame.time - origin - seconds
-                if hole > MIN_HOLE and filled + hole < MAX_HOLES:
-                    skipped += not failed
-                    seconds, filled = seconds + hole, filled + hole
-                    pcm += resampler(None)
-                    pcm += bytes(2 * round(hole * sampling_rate))
+                if hole > MIN_HOLE:
+                    skipped += not failed and not late
+                    if filled + hole <= room:
+                        seconds, filled = seconds + hole, filled + hole
+                        pcm += resampler(None)
+                        pcm += bytes(2 * round(hole * sampling_rate))
+                    else:
+                        origin += hole  # the time stamp is damaged: what follows is told from here
             pcm += resampler(frame)
             seconds += frame.samples / frame.sample_rate
             failed = False

@@ -35,12 +35,12 @@ class Options:
 
     language: str = "auto"  # a code or an English name; "auto", or None, listens to the first window with sound in it
     task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
-    adapt: Adaptation | None = None  # adapt the model to every window before decoding it
+    adapt: Adaptation | None = None  # adapt the model to every window before decoding it; a method's name will do
     decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found, adapted or not
     beam_size: int = 5  # width of the beam search
     padding: Padding = "full"  # condensed, sparse: the silence behind the speech in fewer frames, faster
     timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
-    initial_prompt: str = ""  # text that the recording is taken to continue: names, spelling, style
+    initial_prompt: str = ""  # or None: text that the recording is taken to continue: names, spelling, style
     condition_on_previous_text: bool = False  # feed back what was just said; helps names, amplifies loops
     temperature: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in turn until the checks pass; or just one
     best_of: int = 5  # samples at a temperature above 0, of which the most probable is kept
@@ -54,6 +54,9 @@ class Options:
         given: dict[str, Any] = {"language": self.language, "temperature": self.temperature}
         language, temperature = given["language"] or "auto", given["temperature"]
         self._set(language=language if language == "auto" else language_code(language))
+        self._set(initial_prompt=self.initial_prompt or "")
+        if isinstance(self.adapt, str):
+            self._set(adapt=Adaptation(method=self.adapt))
         self._set(temperature=(float(temperature),) if isinstance(temperature, (int, float)) else tuple(temperature))
         if self.adapt is not None and self.adapt.row.search is None:  # source and beam are ways to decode
             row, width = self.adapt.row, self.adapt.samples
@@ -65,7 +68,7 @@ class Options:
         for name in ("beam_size", "best_of", "batch_size"):
             if getattr(self, name) < 1:
                 raise SharpenError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not self.temperature or min(self.temperature) < 0:
+        if not self.temperature or not all(t >= 0 for t in self.temperature):
             raise SharpenError(f"temperature is {self.temperature}; expected one or more numbers from 0 up")
 
     def _set(self, **values: Any) -> None:
@@ -205,7 +208,15 @@ def _decode_source(
         part = encoded if len(todo) == len(windows) else encoded.select(todo)
         trees = _search(policy, part, [windows[b] for b in todo], [known[b] for b in todo], options, temperature)
         for b, tree in zip(todo, trees, strict=True):
-            results[b] = _result(tokenizer, tree, known[b], temperature, no_speech[b], options)
+            result = _result(tokenizer, tree, known[b], temperature, no_speech[b], options)
+            if not math.isfinite(result.avg_logprob):
+                raise SharpenError(
+                    f"{windows[b].id}: the model answers with what is no number: its weights are damaged, or overflow "
+                    "in this dtype; take float32, or another copy"
+                )
+            # A text that repeats itself is doubtful, not silence: a guess at a high temperature must not take it away.
+            if result.is_speech or b not in results:
+                results[b] = result
         todo = [b for b in todo if _doubtful(results[b], options)]
         if not todo:
             break

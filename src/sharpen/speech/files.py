@@ -68,8 +68,7 @@ def transcribe_files(
                     if files is not None:
                         stack.enter_context(files)
                 except Exception as error:  # whatever one file does to its reader, the others are to be read
-                    reason = str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"
-                    pending.append(Event(source, "failed", 0.0, reason=reason))
+                    pending.append(Event(source, "failed", 0.0, reason=_reason(error)))
                     continue
                 explain = options.adapt is not None and options.adapt.explain
                 page = Path(output_dir) / f"{stems[source]}.html" if explain else None
@@ -77,13 +76,23 @@ def transcribe_files(
                 pending.append(Event(source, "opened", job.audio.duration))
                 yield job
 
-        for job, new in run(model.policy, jobs(), options.batch_size, on_step):
+        def failed(job: Job, error: Exception) -> None:
+            state = open_jobs.pop(job)
+            if state.files is not None:
+                state.files.discard()
+            pending.append(Event(state.source, "failed", job.audio.duration, reason=_reason(error)))
+
+        for job, new in run(model.policy, jobs(), options.batch_size, on_step, failed):
             yield from pending
             pending.clear()
             yield from _advance(job, new, open_jobs[job])
             if job.finished:
                 del open_jobs[job]
         yield from pending
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"
 
 
 def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
@@ -106,6 +115,8 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
     state.done = job.done
     if job.finished:
         warnings = [f"{job.audio.skipped} damaged packets were skipped"] if job.audio.skipped else []
+        if not job.options.timestamps and job.audio.duration > job.checkpoint.mel.seconds:
+            warnings.append("without timestamps Whisper may stop at the first pause of a window: compare with them")
         if job.cut:
             where = ", ".join(f"{start:.0f} s" for start in job.cut)
             warnings.append(f"the text ran into the length limit, and ends too early or repeats itself, at {where}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sharpen.models.weights import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Adapted, Decoded, Options, Window, decode, prompt
-from sharpen.speech.longform import Segment, segments, settle
+from sharpen.speech.longform import SHORTEST, Segment, segments, settle
 from sharpen.speech.presets import Dtype, default_device
 
 
@@ -67,7 +68,8 @@ class Job:
 
     def accept(self, window: Window, decoded: Decoded) -> list[Segment]:
         """Takes the result of that window and moves on; returns its segments."""
-        self.language = self.language or decoded.language
+        if decoded.is_speech:  # music or noise before it does not decide what is spoken
+            self.language = self.language or decoded.language
         if decoded.adaptation is not None:
             self.adapted.append((self.done, decoded.adaptation))
         tokenizer, rate = self.checkpoint.tokenizer, self.audio.sampling_rate
@@ -86,6 +88,8 @@ class Job:
             else:
                 self._context += [token for segment in new for token in segment.tokens]
         self.position += round(consumed * rate)
+        if len(self.audio.samples) - self.position < SHORTEST * rate:
+            self.cancel()  # Whisper would invent a word for the rest
         self._pass_silence()
         return new
 
@@ -108,13 +112,18 @@ class Job:
 
 
 def run(
-    policy: WhisperPolicy, jobs: Iterable[Job], batch_size: int, on_step: StepListener | None = None
+    policy: WhisperPolicy,
+    jobs: Iterable[Job],
+    batch_size: int,
+    on_step: StepListener | None = None,
+    on_failure: Callable[[Job, Exception], None] | None = None,
 ) -> Iterator[tuple[Job, list[Segment]]]:
     """Drives jobs to their end, `batch_size` recordings side by side, each a window at a time.
 
     Where a window ends decides where the next one starts, so the windows of one recording follow each other.
     Yields a job when it is taken up, and whenever one of its windows is done, with the new segments.
-    `on_step` hears of every adaptation step.
+    `on_step` hears of every adaptation step. With `on_failure`, a job that fails is told to it and given up, and the
+    others go on.
     """
     waiting = iter(jobs)
     active: list[Job] = []
@@ -129,23 +138,43 @@ def run(
                 active += [] if job.finished else [job]
         if not active:
             return
-        windows = [job.window() for job in active]
-        results = decode(policy, windows, active[0].options, [job.language for job in active], on_step)
-        for job, window, decoded in zip(active, windows, results, strict=True):
+        for job, window, decoded in _decoded(policy, active, on_step, on_failure):
             yield job, job.accept(window, decoded)
         active = [job for job in active if not job.finished]
+
+
+def _decoded(
+    policy: WhisperPolicy,
+    jobs: Sequence[Job],
+    on_step: StepListener | None,
+    on_failure: Callable[[Job, Exception], None] | None,
+) -> list[tuple[Job, Window, Decoded]]:
+    """The next window of each job; where that fails together, of each alone."""
+    windows = [job.window() for job in jobs]
+    try:
+        results = decode(policy, windows, jobs[0].options, [job.language for job in jobs], on_step)
+    except Exception as error:
+        if on_failure is None:
+            raise
+        if len(jobs) == 1:
+            jobs[0].cancel()
+            on_failure(jobs[0], error)
+            return []
+        return [found for job in jobs for found in _decoded(policy, [job], on_step, on_failure)]
+    return list(zip(jobs, windows, results, strict=True))
 
 
 class Transcript:
     """The result of a transcription; the work is done as its segments are read, and done once.
 
-    Where a window fails, or is interrupted, reading on tries that window again.
+    Where a window fails, or is interrupted, reading on tries that window again. Several threads may read it.
     """
 
     def __init__(self, job: Job, info: Info, policy: WhisperPolicy) -> None:
         self.info = info
         self._job, self._policy = job, policy
         self._steps = run(policy, [job], batch_size=1)
+        self._reading = threading.Lock()
 
     @property
     def segments(self) -> Iterator[Segment]:
@@ -155,7 +184,7 @@ class Transcript:
             while i < len(self._job.found):
                 yield self._job.found[i]
                 i += 1
-            if not self._more():
+            if not self._more(i):
                 return
 
     @property
@@ -166,24 +195,27 @@ class Transcript:
     @property
     def language(self) -> str:
         """The language given or detected; "en" where a recording is silent and none was given."""
-        while self._job.language is None and self._more():
+        while self._job.language is None and self._more(len(self._job.found)):
             pass
         return self._job.language or "en"
 
     @property
     def adapted(self) -> list[tuple[float, Adapted]]:
         """For each window that was adapted to: its start in seconds, and how it went."""
-        while self._more():
+        while self._more(len(self._job.found)):
             pass
         return self._job.adapted
 
-    def _more(self) -> bool:
-        """Decodes the next window, if there is one."""
-        try:
-            return next(self._steps, None) is not None
-        except BaseException:  # a generator that raised is over; the job is not
-            self._steps = run(self._policy, [self._job], batch_size=1)
-            raise
+    def _more(self, known: int) -> bool:
+        """Decodes the next window, if there is one and no other thread has found more than `known` segments."""
+        with self._reading:
+            if len(self._job.found) > known:
+                return True
+            try:
+                return next(self._steps, None) is not None
+            except BaseException:  # a generator that raised is over; the job is not
+                self._steps = run(self._policy, [self._job], batch_size=1)
+                raise
 
 
 class Model:
@@ -223,11 +255,12 @@ class Model:
 
 def load(name: str | Path = "base", *, device: str = "auto", dtype: Dtype = "float32") -> Model:
     """Loads a Whisper: a directory or file, an installed weights package, a size name, or a Hugging Face id."""
-    checkpoint = load_checkpoint(name)
-    device = default_device() if device == "auto" else device
-    module: torch.nn.Module = checkpoint.model
-    try:
-        module.to(device=torch.device(device), dtype=getattr(torch, dtype))
-    except (RuntimeError, AssertionError, AttributeError) as error:
-        raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error
-    return Model(checkpoint)
+    with torch.inference_mode(False):  # weights that are made inside of it could never be adapted
+        checkpoint = load_checkpoint(name)
+        device = default_device() if device == "auto" else device
+        module: torch.nn.Module = checkpoint.model
+        try:
+            module.to(device=torch.device(device), dtype=getattr(torch, dtype))
+        except (RuntimeError, AssertionError, AttributeError, TypeError) as error:
+            raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error
+        return Model(checkpoint)

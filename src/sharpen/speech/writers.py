@@ -107,7 +107,7 @@ class TranscriptFiles:
         try:
             for name, path in self.paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+                aside = _aside(path)
                 self._open[name] = aside.open("x", encoding="utf-8", newline="\n")
                 WRITERS[name].start(self._open[name])
         except OSError as error:
@@ -166,9 +166,9 @@ def plan_outputs(inputs: Iterable[str | Path]) -> dict[str, str]:
 
     A stem that is alone stays as it is. Inputs that share one are told apart by the suffix (`x.wav`, `x.flac`), else by
     the nearest folders that differ (`x.a`, `x.b`), whatever their order. Upper and lower case count as equal, as they
-    are on some file systems. An input given twice appears once.
+    are on some file systems. An input given twice appears once; a link has its own name, whatever it leads to.
     """
-    files = {STDIN if str(i) == STDIN else os.path.realpath(i): str(i) for i in reversed(list(inputs))}
+    files = {STDIN if str(i) == STDIN else os.path.abspath(i): str(i) for i in reversed(list(inputs))}
     names = {given: _stems(path) for path, given in reversed(files.items())}
     level = dict.fromkeys(names, 0)
     while True:
@@ -248,10 +248,15 @@ def _cue(text: str) -> str:
     return _one_line(text).replace("-->", "->")  # the arrow would end the cue
 
 
+def _aside(path: Path) -> Path:
+    """A name in the same folder that nobody has; short, since the path's own may be as long as names can be."""
+    return path.with_name(f".{secrets.token_hex(8)}.part")
+
+
 def write_text(path: str | Path, text: str) -> Path:
     """Writes beside the target, then gives it its name: an interrupt leaves what was there before whole."""
     path = Path(path)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    aside = _aside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(text, encoding="utf-8", newline="\n")
