@@ -42,7 +42,7 @@ for name in "$@"; do
         evaluate "$data/commonvoice-multilingual/manifest.jsonl" --preset fastest \
             --methods source,beam,greedy-em,em-tok,em-tok-b --out results/languages ;;
     steps)
-        noisy --preset fastest --methods greedy-em,em-seq,em-tok,em-tok-b --steps-at 1,3,5,10,20 --limit 20 \
+        noisy --preset fastest --methods source,beam,greedy-em,em-seq,em-tok,em-tok-b --steps-at 1,3,5,10,20 --limit 20 \
             --out results/ls-gs10-steps ;;
     samples) # G = 16 of em-tok and em-tok-b is in results/ls-gs10
         noisy --preset fastest --methods em-tok,em-tok-b --samples 1,4,64 --limit 20 --out results/ls-gs10-samples
@@ -51,7 +51,7 @@ for name in "$@"; do
     sizes)
         noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
     tune)
-        sharpen tune "$data/commonvoice-en/manifest.jsonl" --noise GS --snr 10 --preset fastest --guard off --threads 1 \
+        sharpen tune "$data/commonvoice-en/manifest.jsonl" --domain GS --noise GS --snr 10 --preset fastest --guard off --threads 1 \
             --limit 20 --out results/tune ;;
     *)
         echo "results.sh: no run is named $name; the first lines of this file list them" >&2

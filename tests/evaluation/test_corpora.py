@@ -242,6 +242,8 @@ def test_noise_stands_behind_a_domain(tmp_path):
     manifest(tmp_path, row, row | {"accent": "Hindi"}, row | {"accent": "Korean"})
     noisy = read_corpus(tmp_path).corrupted("GS", 10.0)
     assert noisy.domains == ("GS", "Hindi GS", "Korean GS")
+    manifest(tmp_path, *(row | {"id": str(i), "accent": accent} for i, accent in enumerate(("Hindi", "Korean"))))
+    assert read_corpus(tmp_path, domain="GS").corrupted("GS", 10.0).domains == ("GS",)
 
 
 def test_a_fingerprint_follows_what_is_heard(tmp_path):

@@ -70,13 +70,16 @@ class Utterance:
         return hashlib.sha256(repr(heard).encode()).hexdigest()[:12]
 
     def within(self, noise: Corruption) -> Utterance:
-        """The same in noise, which then is its domain, or stands behind the one it has."""
+        """The same in noise, which then is its domain, or stands behind the one it has.
+
+        Whoever names the noise as the domain (`--domain GS`) has one column for all accents of a corpus.
+        """
         if self.mixed:
             raise SharpenError(
                 f"{self.corpus}: {self.id} is in {self.mixed['noise']} at {self.mixed['snr']:g} dB already; "
                 f"take the clean corpus to mix {noise.noise} into it, or mix nothing"
             )
-        domain = noise.noise if self.domain == CLEAN else f"{self.domain} {noise.noise}"
+        domain = noise.noise if self.domain in (CLEAN, noise.noise) else f"{self.domain} {noise.noise}"
         return replace(self, domain=domain, corruption=noise)
 
 
