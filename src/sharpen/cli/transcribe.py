@@ -221,6 +221,6 @@ def _named(event: Event) -> str:
 
 
 def _temperatures(first: float, increment: float | None) -> tuple[float, ...]:
-    if not increment or first >= 1:
+    if increment is None or not (increment > 0 and first < 1):
         return (first,)
     return tuple(round(first + i * increment, 6) for i in range(1 + int((1.0 + 1e-6 - first) / increment)))
