@@ -19,13 +19,37 @@ from safetensors.torch import save_file
 
 from sharpen.errors import WeightsError
 from sharpen.models import formats
+from sharpen.models.ctranslate2 import Variables
 from sharpen.models.openai import hugging_face_name
+from sharpen.models.stored import Reader, Stored
 from sharpen.models.weights import load_checkpoint
 
 FORMATS = [
     *("ctranslate2-float16", "ctranslate2-float32", "ctranslate2-bfloat16", "openai-float16", "openai-float32"),
     *("ggml-float16", "ggml-float32", "safetensors-float32", "safetensors-float16", "safetensors-sharded"),
 ]
+
+
+def test_what_no_whisper_stores_is_refused(model, tmp_path):
+    with pytest.raises(WeightsError, match="400 axes"):
+        Reader(memoryview(b""), "x").tensor("float32", [2**47] * 400, "a tensor")
+    many = {"encoder/num_heads": Stored("float16", (4000,), memoryview(bytes(8000)))}
+    with pytest.raises(WeightsError, match="expected one number"):
+        Variables("x", many).scalar("encoder/num_heads", 4)
+    state, sizes = openai_state(model), openai_sizes(model)
+    name = next(iter(state))
+    for odd in (state[name].to_sparse(), torch.empty(3, device="meta")):
+        torch.save({"dims": sizes, "model_state_dict": state | {name: odd}}, tmp_path / "odd.pt")
+        with pytest.raises(WeightsError, match=r"expected plain numbers|claims"):
+            load_checkpoint(tmp_path / "odd.pt")
+
+
+def test_an_encoder_of_another_length_is_refused(model, tmp_path):
+    state, sizes = openai_state(model), openai_sizes(model)
+    short = {"encoder.positional_embedding": state["encoder.positional_embedding"][:750].clone()}
+    torch.save({"dims": sizes | {"n_audio_ctx": 750}, "model_state_dict": state | short}, tmp_path / "short.pt")
+    with pytest.raises(WeightsError, match="an encoder of 750 positions, and a window of 30 s has 1500"):
+        load_checkpoint(tmp_path / "short.pt")
 
 
 def write(model, kind: str, folder: Path) -> Path:

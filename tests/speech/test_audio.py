@@ -231,6 +231,15 @@ def test_sound_that_begins_after_the_picture_keeps_its_time():
     assert onsets(read_audio(timed([2]))) == [0.0]  # nothing else is in the file: its time begins with the sound
 
 
+def test_an_audio_of_ones_own_is_looked_at():
+    beep = tone(1.0)
+    assert np.allclose(Audio(np.stack([beep, beep], axis=1)).at(RATE).samples, beep)
+    own = Audio(beep.astype(np.float32))
+    assert own.at(RATE) is own
+    with pytest.raises(AudioError, match="1 of 16000 samples are NaN"):
+        Audio(np.where(np.arange(RATE) == 7, np.nan, beep).astype(np.float32)).at(RATE)
+
+
 def test_a_rate_that_changes_within_the_stream():
     mp3 = encode(tone(2.0), "mp3", "libmp3lame", RATE) + encode(tone(2.0, 44_100), "mp3", "libmp3lame", 44_100, 2)
     audio = read_audio(mp3)

@@ -74,6 +74,8 @@ class Variables:
         stored = self.values.get(name)
         if stored is None:
             return default
+        if stored.shape:
+            raise WeightsError(f"{self.where}: {name} has shape {stored.shape}, expected one number; {GET_AGAIN}")
         return int.from_bytes(stored.data, "little", signed=True)
 
     def layers(self, side: str) -> int:

@@ -14,6 +14,7 @@ from sharpen.models.checkpoint import MelSettings
 
 ITEM_SIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int16": 2, "int32": 4}  # bytes
 FLOATS = ("float32", "float16", "bfloat16")
+MOST_AXES = 8  # of a tensor; Whisper has at most 3
 GET_AGAIN = "get the file again (`sharpen models fetch NAME` does for the known ones)"
 
 
@@ -111,6 +112,8 @@ class Reader:
             raise WeightsError(f"{self.name}: damaged: {what} is {raw[:20]!r}, not text; {GET_AGAIN}") from error
 
     def tensor(self, dtype: str, shape: Sequence[int], what: str) -> Stored:
+        if len(shape) > MOST_AXES:
+            raise WeightsError(f"{self.name}: damaged: {what} has {len(shape)} axes; {GET_AGAIN}")
         return Stored(dtype, tuple(shape), self.take(math.prod(shape) * ITEM_SIZE[dtype], what))
 
 

@@ -34,6 +34,13 @@ def load_checkpoint(
     parsed, digest = formats.read(found.source, found.sha256)
     where = found.source.label
     tokenizer = _tokenizer(parsed, where)
+    mel = parsed.mel or MelSettings(n_mels=parsed.dimensions.n_mels)
+    positions = mel.seconds * mel.sampling_rate // mel.hop_length // 2  # a convolution halves the frames
+    if parsed.dimensions.audio_ctx < positions:
+        raise WeightsError(
+            f"{where}: an encoder of {parsed.dimensions.audio_ctx} positions, and a window of {mel.seconds} s has "
+            f"{positions}: only a Hugging Face directory can name shorter windows, in its preprocessor_config.json"
+        )
 
     from sharpen.models.assemble import assemble  # here, because it takes torch and transformers with it
 
@@ -44,7 +51,7 @@ def load_checkpoint(
         verified=digest in catalog.KNOWN_SHA256,
         model=assemble(parsed, tokenizer, where),
         tokenizer=tokenizer,
-        mel=parsed.mel or MelSettings(n_mels=parsed.dimensions.n_mels),
+        mel=mel,
         suppress=_suppress(parsed, tokenizer),
         suppress_first=tokenizer.suppressed_first() if parsed.suppress_first is None else parsed.suppress_first,
     )

@@ -52,8 +52,9 @@ class Audio:
         return len(self.samples) / self.sampling_rate
 
     def at(self, sampling_rate: int) -> "Audio":
-        """The same sound at another rate."""
-        if sampling_rate == self.sampling_rate:
+        """The same sound at another rate, in one channel of finite numbers."""
+        sound = self.samples.ndim == 1 and self.samples.dtype == np.float32 and np.isfinite(self.samples).all()
+        if sound and sampling_rate == self.sampling_rate:
             return self
         samples = _resample(_mono(_as_array(self.samples)), self.sampling_rate, sampling_rate)
         return replace(self, samples=samples, sampling_rate=sampling_rate)
