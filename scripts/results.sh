@@ -47,7 +47,7 @@ for name in "$@"; do
     samples) # G = 16 of em-tok and em-tok-b is in results/ls-gs10
         noisy --preset fastest --methods em-tok,em-tok-b --samples 1,4,64 --limit 20 --out results/ls-gs10-samples
         noisy --preset fastest --methods pg-tok,ent-tok,pg-tok-b,ent-tok-b --samples 1,4,16 --limit 20 \
-            --out results/ls-gs10-samples ;;
+            --out results/ls-gs10-ablations ;;
     sizes)
         noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
     tune)
