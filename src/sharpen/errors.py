@@ -11,3 +11,8 @@ class WeightsError(SharpenError):
 
 class AudioError(SharpenError):
     """Audio that cannot be read or holds nothing to transcribe."""
+
+
+def reason(error: Exception) -> str:
+    """What to say of it in a list of failures: our own messages speak for themselves, others need their kind."""
+    return str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sharpen.errors import SharpenError
+from sharpen.errors import SharpenError, reason
 from sharpen.evaluation.normalize import normaliser_for
 from sharpen.evaluation.plan import LONGEST, Batch, Plan, Run, Setting, too_long
 from sharpen.evaluation.rows import Row
@@ -152,8 +152,7 @@ def _samples(utterance: Utterance) -> np.ndarray:
 
 
 def _failed(run: Run, batch: Batch, utterance: Utterance, error: Exception) -> list[Row]:
-    why = str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"
-    return [replace(row, failed=why) for row in batch.blanks(run, utterance)]
+    return [replace(row, failed=reason(error)) for row in batch.blanks(run, utterance)]
 
 
 def _alone(model: Model, run: Run, batch: Batch, pair: tuple[Utterance, Window], error: Exception) -> list[Row]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharpen.errors import SharpenError
+from sharpen.errors import reason
 from sharpen.method.adapt import StepListener
 from sharpen.speech.audio import read_audio
 from sharpen.speech.decoding import Adapted, Options
@@ -68,7 +68,7 @@ def transcribe_files(
                     if files is not None:
                         stack.enter_context(files)
                 except Exception as error:  # whatever one file does to its reader, the others are to be read
-                    pending.append(Event(source, "failed", 0.0, reason=_reason(error)))
+                    pending.append(Event(source, "failed", 0.0, reason=reason(error)))
                     continue
                 explain = options.adapt is not None and options.adapt.explain
                 page = Path(output_dir) / f"{stems[source]}.html" if explain else None
@@ -80,7 +80,7 @@ def transcribe_files(
             state = open_jobs.pop(job)
             if state.files is not None:
                 state.files.discard()
-            pending.append(Event(state.source, "failed", job.audio.duration, reason=_reason(error)))
+            pending.append(Event(state.source, "failed", job.audio.duration, reason=reason(error)))
 
         for job, new in run(model.policy, jobs(), options.batch_size, on_step, failed):
             yield from pending
@@ -89,10 +89,6 @@ def transcribe_files(
             if job.finished:
                 del open_jobs[job]
         yield from pending
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"
 
 
 def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
