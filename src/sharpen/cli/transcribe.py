@@ -145,6 +145,8 @@ def _adaptation(args: argparse.Namespace) -> Adaptation | None:
         return None
     if "guard" in given:
         given["guard"] = args.guard == "on"
+    if "stop" in given:
+        given["stop"] = tuple(args.stop)
     return Adaptation(method=args.method, explain=args.explain, seed=args.seed, **given)
 
 

@@ -57,15 +57,15 @@ def load_checkpoint(
     )
 
 
-def locate(name: str | Path, *, cache_dir: str | Path | None = None, local_files_only: bool = False) -> str:
+def locate(name: str) -> str:
     """Where `load_checkpoint` would find it, for people; downloads it if that is the only way."""
-    return _locate(str(name), isinstance(name, Path), cache_dir, local_files_only).label
+    return _locate(name, is_path=False, cache_dir=None, local_files_only=False).label
 
 
-def fingerprint(name: str | Path, *, cache_dir: str | Path | None = None) -> str:
+def fingerprint(name: str) -> str:
     """Twelve digits that change with the weights which that name stands for on this machine; nothing is fetched."""
     digest = hashlib.sha256()
-    for path in _locate(str(name), isinstance(name, Path), cache_dir, local_files_only=True).source.weights:
+    for path in _locate(name, is_path=False, cache_dir=None, local_files_only=True).source.weights:
         digest.update(open_bytes((path,)))
     return digest.hexdigest()[:12]
 
