@@ -118,3 +118,20 @@ def test_series_of_one_method_are_told_apart_and_the_legend_fits():
     figure.draw_without_rendering()
     box = legend.get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
+def test_a_long_legend_leaves_the_plot_its_place():
+    rows = [answer(m, model=k, seconds=2.0 + i) for i, m in enumerate(ink.COLOURS) for k in ("tiny", "base", "small")]
+    figure = ink._draw(plots(rows)["time"])
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    plot, names = axes.get_tightbbox(), legend.get_window_extent()
+    assert 2.2 < plot.height / figure.dpi < 4
+    assert plot.y0 >= names.y1 - 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(5.1, 5.8), (0.9, 1.1), (0.1, 9.0), (2.1, 3.9)])
+def test_a_time_axis_has_numbers(low, high):
+    ticks = ink._ticks(low, high)
+    assert len(ticks) > 1
+    assert all(low <= tick <= high for tick in ticks)

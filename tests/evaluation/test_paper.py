@@ -64,6 +64,7 @@ def test_the_beam_table_is_in_the_paper():
     [
         ("librispeech-test-other", "GS", 10.0, 23.16, "tab:ls-results"),
         ("LS-C-10", "gs", None, 23.16, "tab:ls-results"),
+        ("lsc", "LS-GS-10", None, 23.16, "tab:ls-results"),
         ("l2-arctic", "Mandarin", None, 18.84, "tab:l2-results"),
         ("l2arctic", "Chinese", None, 18.84, "tab:l2-results"),
         ("mls", "pl", None, 23.20, "tab:mls-results"),
@@ -109,6 +110,10 @@ def test_model_sizes_are_on_gaussian_noise_only():
         ("librispeech-test-other", "GS", 10.0, setting("pg-tok")),
         ("librispeech-test-other", "GS", 10.0, setting(normalise="group")),
         ("librispeech-test-other", "GS", 10.0, setting(weight_decay=0.1)),
+        ("librispeech-test-other", "GS", 10.0, setting(snr_rule="ms-snsd-legacy")),  # 5 dB in truth
+        ("LS-C-10", "LS-GS-5", None, setting()),
+        ("l2-arctic", "Spanish", 0.0, setting()),  # the paper adds no noise to it
+        ("mls", "pl", 10.0, setting()),
         ("LibriSpeech", "GS", 10.0, setting()),  # all of it, or who knows what
     ],
 )

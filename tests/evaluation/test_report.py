@@ -314,3 +314,37 @@ def test_utterances_can_be_left_out_and_are_named():
     assert all(m.line.utterances == 2 for m in built.sections[0].measured)  # one in each noise
     with pytest.raises(SharpenError, match="no utterance 'z' to leave out"):
         report.build(small(), without=["z"])
+
+
+def test_a_model_on_fewer_utterances_has_a_best_too():
+    rows = [answer(m, id, model="base") for m in ("source", "em-tok-b") for id in "abc"]
+    rows += [answer("source", "a", "one", model="tiny"), answer("em-tok-b", "a", model="tiny")]
+    found = report.build(rows).sections[0].tables[0]
+    assert "em-tok-b · tiny" in {row[0].text for row in found.rows if row[2].best}
+
+
+def test_a_guard_that_was_off_only_would_have_refused():
+    told = {}
+    for guard in (True, False):
+        row = answer("em-tok-b", text="one one one", source_text=RIGHT, refused="a loop", options={"guard": guard})
+        told[guard] = report.as_markdown(report.build([row]))
+    assert "; guard: a loop" in told[True]
+    assert "; the guard was off; it would say: a loop" in told[False]
+
+
+def test_the_most_hurt_of_equals_are_the_first_by_name():
+    rows = [answer("em-tok-b", f"u{i}", "one two three", source_text=RIGHT) for i in range(7)]
+    assert [case.id for case in report.build(rows).sections[0].hurt] == ["u0", "u1", "u2", "u3", "u4"]
+
+
+def test_odd_names_are_no_markdown_and_no_mathematics():
+    corpus = "a$\\foo$ <b>[x](y)"
+    rows = [answer(m, corpus=corpus, domain=d) for m in ("source", "em-tok-b") for d in ("$\\bar$", "clean")]
+    rows.append(answer("em-tok-b", "b", "one", source_text=RIGHT, corpus=corpus))
+    built = report.build(rows)
+    text = report.as_markdown(built, [["my figures/x.png"]])
+    assert "](my%20figures/x.png)" in text
+    headings = [line for line in text.splitlines() if line.startswith("###")]
+    assert headings
+    assert all("\\<b>" in line and "\\](y)" in line for line in headings)
+    assert "$\\bar$" in report.as_html(built)

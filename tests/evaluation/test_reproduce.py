@@ -1,5 +1,6 @@
 import argparse
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -104,6 +105,23 @@ def test_any_corpus_can_stand_in(tmp_path, folders):
     found, left_out = parts(RECIPES["table-languages"], Folders(corpus=folders.mls))
     assert conditions(found) == [("it", 1), ("pl", 1)]  # it has some of the languages: those
     assert len(left_out) == 5
+
+
+def test_a_stand_in_comes_once_and_by_domain(folders):
+    """Each language is a part, since a limit counts for each; and Polish does not stand in for an accent as well."""
+    found, _ = parts(RECIPES["fig-samples"], Folders(corpus=folders.mls))
+    assert [part.corpus.domains for part in found] == [("it GS",), ("pl GS",), ("pl",)]
+    found, _ = parts(RECIPES["table-accent"], Folders(corpus=folders.mls))
+    assert conditions(found) == [("it", 1), ("pl", 1)]
+
+
+def test_of_all_of_librispeech_the_paper_has_test_other(tmp_path, folders):
+    for subset in ("test-clean", "test-other"):
+        shutil.copytree(folders.librispeech, tmp_path / "LibriSpeech" / subset)
+    for where in (tmp_path, tmp_path / "LibriSpeech"):
+        found, _ = parts(RECIPES["fig-steps"], Folders(librispeech=where))
+        assert conditions(found) == [("GS", 2)]
+        assert found[0].corpus.name.endswith("test-other")
 
 
 def test_long_utterances_are_left_out_as_corrupted_librispeech_does(tmp_path):

@@ -149,6 +149,16 @@ def test_settings_of_one_method_are_paired_with_the_paper_s():
     }
 
 
+def test_of_equal_partners_the_papers_setting_is_taken():
+    """Greedy search has no G, whatever its rows store; and neither source nor beam search has steps."""
+    rows = [answer("em-tok-b", samples=g, steps=n) for n in (1, 10, 20) for g in (1, 4, 16)]
+    rows += [answer("greedy-em"), answer("source"), answer("beam")]
+    (found,) = lines(rows).values()
+    for line in found:
+        if line.method != "em-tok-b":
+            assert partner(line, "em-tok-b", found).label == "em-tok-b · G 16 · 10 steps"
+
+
 def test_a_partner_has_the_same_utterances_whatever_its_threads():
     rows = [answer("em-tok", id, options={"threads": 2}) for id in "abc"]
     rows += [answer("beam", id, options={"threads": 4}) for id in "abc"]
@@ -189,3 +199,12 @@ def test_answers_about_one_utterance_are_to_one_question_whatever_the_method(tmp
         (tmp_path / name / "rows.jsonl").write_text(row.as_json() + "\n", encoding="utf-8")
     with pytest.raises(SharpenError, match="another reference or language"):
         read([tmp_path / "a", tmp_path / "b"])
+
+
+def test_a_line_is_compared_with_a_source_that_heard_the_same():
+    rows = [answer("source", text=RIGHT, options={"preset": "exact"})]
+    rows += [answer("em-tok-b", text=RIGHT, source_text=ONE_OFF, options={"preset": "fastest"})]
+    (found,) = lines(rows).values()
+    pair = measure.measure(found)[1].paired["source"]
+    assert pair.label == "source, of the same rows"
+    assert pair.average.helped == 1

@@ -95,6 +95,23 @@ def test_a_last_update_that_overflows_is_undone():
     assert torch.isfinite(episode.theta).all()
 
 
+def test_it_is_undone_for_an_input_that_stopped_before_the_others():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    options = Adaptation("em-tok", steps=3, samples=2, lr=1e308, weight_decay=1e308, stop=("agreed",))
+    episode = adapt(policy, policy.inputs, options, limits=[6, 1, 6])
+    assert [len(trace.steps) for trace in episode.traces] == [2, 1, 2]
+    assert torch.isfinite(episode.theta).all()
+
+
+def test_one_side_after_the_other():
+    """The second episode's norms come on top of the first one's."""
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    view = policy.adapted(run(policy, "em-tok", 3, norms="encoder").norms)
+    both = view.adapted(run(view, "em-tok", 3, norms="decoder").norms)
+    assert torch.equal(both.encode(policy.inputs).h, view.encode(policy.inputs).h)
+    assert not torch.equal(both.encode(policy.inputs).h, policy.encode(policy.inputs).h)
+
+
 def test_nothing_to_adapt_asks_nothing_of_the_model():
     policy = ToyPolicy()
     policy.norms = list  # a model without norms

@@ -1,7 +1,7 @@
 """What a policy must do is checked, and every way to do it wrong that would not show is found."""
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ import torch
 from sharpen.errors import SharpenError
 from sharpen.method.adapt import Adaptation, adapt
 from sharpen.method.conformance import check_policy
-from sharpen.method.enumerable import Encoded, EnumerablePolicy
-from sharpen.method.norms import Norm
+from sharpen.method.enumerable import Encoded, EnumerablePolicy, Inputs
+from sharpen.method.norms import Affine, Norm
 from sharpen.method.policy import generator
 from sharpen.method.search import sample
 
@@ -78,6 +78,81 @@ class HalfCutOff(EnumerablePolicy):
         return hidden.detach() * 0.5 + hidden * 0.5
 
 
+class BiasNotUsed(EnumerablePolicy):
+    def _norm(self, name, x):
+        norm, own = self._norms[name], self._own.get(name)
+        return norm.apply(x, own and Affine(own.weight, norm.bias.expand_as(own.weight)))
+
+
+class OneInputLearns(EnumerablePolicy):
+    def score(self, encoded, trees):
+        hidden = super().score(encoded, trees)
+        return torch.cat([hidden[:1], hidden[1:].detach()])
+
+
+class WritesItself(EnumerablePolicy):
+    def adapted(self, norms):
+        self._own = norms
+        return self
+
+
+class KeepsTheLast(EnumerablePolicy):
+    """Views that look into one drawer."""
+
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self._drawer = {}
+
+    def adapted(self, norms):
+        self._drawer.update(norms)
+        view = copy.copy(self)
+        view._own = self._drawer
+        return view
+
+
+class ForgetsTheOthers(EnumerablePolicy):
+    def adapted(self, norms):
+        view = copy.copy(self)
+        view._own = norms
+        return view
+
+
+class WritesTheModel(EnumerablePolicy):
+    def adapted(self, norms):
+        for name, own in norms.items():
+            self._norms[name].weight.copy_(own.weight[0].detach())
+        return super().adapted(norms)
+
+
+class MaskedDeeper(EnumerablePolicy):
+    def mask(self, depths):
+        return ((depths == 0) | (depths >= 2)).long()
+
+
+class SelectsTheFirst(EnumerablePolicy):
+    @dataclass(frozen=True)
+    class Encoded(Encoded):
+        def detach(self):
+            return type(self)(self.h.detach())
+
+        def select(self, inputs):
+            return type(self)(self.h[: len(inputs)])
+
+    def encode(self, prepared):
+        return self.Encoded(super().encode(prepared).h)
+
+
+class NoEnd(EnumerablePolicy):
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self.eos = [0]
+
+
+class HalfLogPi(EnumerablePolicy):
+    def log_pi(self, hidden, depth):
+        return super().log_pi(hidden, depth).half()
+
+
 class Dropout(EnumerablePolicy):
     def score(self, encoded, trees):
         return torch.nn.functional.dropout(super().score(encoded, trees), 0.1)
@@ -99,14 +174,21 @@ class DecoderOnly(EnumerablePolicy):
         return super()._norm("all", x)
 
 
-def policy(kind, **settings):
-    return kind(vocabulary=7, seed=2, forbidden=(5,), forbidden_first=(0,), **settings)
+def policy(kind, dtype=torch.float64):
+    made = kind(vocabulary=7, seed=2, forbidden=(5,), forbidden_first=(0,))
+    for name in ("A", "W", "E", "vocabulary", "bias"):
+        if hasattr(made, name):
+            setattr(made, name, getattr(made, name).to(dtype))
+    made.inputs = Inputs(made.inputs.x.to(dtype))
+    made._norms = {k: replace(n, weight=n.weight.to(dtype), bias=n.bias.to(dtype)) for k, n in made._norms.items()}
+    return made
 
 
 @pytest.mark.parametrize("kind", [EnumerablePolicy, WithBias, DecoderOnly])
 @pytest.mark.parametrize("inputs", [[0], [0, 1, 2]])
-def test_a_right_policy_passes(kind, inputs):
-    right = policy(kind)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_right_policy_passes(kind, inputs, dtype):
+    right = policy(kind, dtype)
     check_policy(right, right.inputs.select(inputs))
 
 
@@ -118,34 +200,29 @@ def test_a_right_policy_passes(kind, inputs):
         (Unmasked, "log_pi at depth 0 is not"),
         (WrongParent, "extend and score disagree about log pi after 2 tokens"),
         (BatchMeets, "input 0 has other hidden states alone"),
-        (NormNotUsed, "norm 'encoder' changes nothing"),
+        (NormNotUsed, "the weight of norm 'encoder' changes nothing"),
+        (BiasNotUsed, "the bias of norm 'encoder' changes nothing"),
+        (OneInputLearns, "input 1 has another gradient alone"),
+        (WritesItself, "does adapted write the policy"),
+        (KeepsTheLast, "has changed with the next one"),
+        (ForgetsTheOthers, "a view of a view must keep both"),
+        (WritesTheModel, "has written the model's norms"),
+        (MaskedDeeper, "log_pi at depth 2 is not"),
+        (SelectsTheFirst, "select of what encode gave"),
+        (NoEnd, r"eos is \[0\]: expected one token of the 7"),
+        (HalfLogPi, "log_pi is torch.float16: expected float32"),
         (EncoderBorrowsANorm, "encode depends on norms whose side is 'decoder'"),
-        (CutOff, "no gradient reaches norm 'encoder'"),
+        (CutOff, "no gradient reaches the weight of norm 'encoder'"),
         (HalfCutOff, "score's gradient is wrong"),
         (Dropout, "set the model to eval mode"),
         (NotFinite, "not finite"),
     ],
 )
-def test_a_wrong_policy_is_told_what_is_wrong(kind, message):
-    wrong = policy(kind)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_wrong_policy_is_told_what_is_wrong(kind, message, dtype):
+    wrong = policy(kind, dtype)
     with pytest.raises(SharpenError, match=message):
         check_policy(wrong, wrong.inputs)
-
-
-def test_in_float32_a_right_policy_passes_and_a_cut_one_does_not():
-    for kind in (EnumerablePolicy, CutOff):
-        single = policy(kind)
-        for name in ("A", "W", "E", "vocabulary"):
-            setattr(single, name, getattr(single, name).float())
-        inputs = replace(single.inputs, x=single.inputs.x.float())
-        single._norms = {
-            name: replace(n, weight=n.weight.float(), bias=n.bias.float()) for name, n in single._norms.items()
-        }
-        if kind is EnumerablePolicy:
-            check_policy(single, inputs)
-        else:
-            with pytest.raises(SharpenError, match="no gradient reaches"):
-                check_policy(single, inputs)
 
 
 def test_nothing_is_written_and_no_input_is_an_error():

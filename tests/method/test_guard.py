@@ -17,6 +17,8 @@ def test_ordinary_changes_pass(adapted):
     ("adapted", "reason"),
     [
         ("", "empty"),
+        ("...", "no words: '...'"),
+        ("♪ ♪", "no words"),
         ("so it goes on " * 30, "compression ratio"),
         ("the quick brown fox and the fox and the fox and the fox", "'fox and the' repeats 3 times"),
         ("the quick quick quick quick brown fox", "'quick' repeats"),
@@ -52,6 +54,8 @@ def test_scripts_without_spaces():
     assert "2 words against the source's 25" in check(source, "今天")
     assert "words against" in check("今天", source)
     assert "'谢谢观看' repeats" in check(source, "今天我们谢谢观看谢谢观看谢谢观看就这样了")
+    assert loop("字幕由志愿者提供,谢谢大家观看。" * 3) == "字幕由志愿者提供谢谢大家观看"
+    assert loop("ご視聴ありがとうございました。" * 3) == "ご視聴ありがとうございました"
     assert loop("哈哈哈哈") == ""  # a laugh
     assert loop("哈哈哈哈哈哈哈哈") == "哈"
     assert loop("ขอบคุณครับขอบคุณครับขอบคุณครับ") == "ขอบคุณครับ"

@@ -29,8 +29,11 @@ def test_norms_follow_their_definition_with_and_without_their_own_parameters(kin
     assert torch.allclose(norm.apply(X, own), torch.stack(expected), atol=1e-10)
     one = Affine(weights[1:2], None if bias is None else own.bias[1:2])
     assert torch.allclose(norm.apply(X[1:2], one)[0], expected[1], atol=1e-10)  # the fused way
-    some = norm.apply(X[[0, 2]], own, torch.tensor([0, 2]))
-    assert torch.allclose(some, torch.stack([expected[0], expected[2]]), atol=1e-10)
+    for rows in ([0, 2], [2, 0, 1]):
+        some = norm.apply(X[rows], own, torch.tensor(rows))
+        assert torch.allclose(some, torch.stack([expected[b] for b in rows]), atol=1e-10)
+    with pytest.raises(SharpenError, match="parameters of 3 inputs for a batch of 1"):  # never broadcast
+        norm.apply(X[1:2], own)
 
 
 @pytest.mark.parametrize("inputs", [1, 3])
@@ -55,6 +58,13 @@ def test_theta_holds_every_parameter_of_every_input():
     assert torch.equal(own["a"].bias[1], BIAS)
     assert torch.equal(own["b"].weight[0], 2 * WEIGHT)
     assert own["b"].bias is None
+
+
+def test_what_a_norm_is_must_be_spelled_right():
+    with pytest.raises(SharpenError, match="the side 'Encoder'; expected encoder or decoder"):
+        Norm("n", "Encoder", "layer", 1e-5, WEIGHT)
+    with pytest.raises(SharpenError, match="of kind 'layernorm'; expected layer, rms or rms-plus-one"):
+        Norm("n", "encoder", "layernorm", 1e-5, WEIGHT).apply(X)
 
 
 def test_a_side_without_norms_is_refused():

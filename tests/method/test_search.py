@@ -128,12 +128,16 @@ def test_rules_narrow_every_search():
 
 def test_bad_settings_are_refused():
     policy = ToyPolicy()
-    with pytest.raises(ValueError, match="at least 1 token"):
-        greedy(policy, policy.encoded(), [5, 0, 5])
+    for odd in (0, 3.5):  # a limit that is no whole number would never be met
+        with pytest.raises(ValueError, match=f"a whole number of tokens, at least 1, not {odd}"):
+            greedy(policy, policy.encoded(), [5, odd, 5])
     with pytest.raises(ValueError, match="2 length limits for 3 inputs"):
         greedy(policy, policy.encoded(), [5, 5])
     with pytest.raises(ValueError, match="at least 1"):
         sample(policy, policy.encoded(), [5, 5, 5], 0, generators(3))
+    for temperature in (0.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="positive and finite"):
+            sample(policy, policy.encoded(), [5, 5, 5], 1, generators(3), temperature=temperature)
     with pytest.raises(ValueError, match="at least 1 wide"):
         beam(policy, policy.encoded(), [5, 5, 5], 0)
 

@@ -20,12 +20,12 @@ KINDS = {
 }
 
 
-def small(kind="wav2vec2", **settings):
+def small(kind="wav2vec2", symbols=6, **settings):
     """Dropout, SpecAugment and layer drop are on, and the model is in training mode: an episode must not care."""
     model_class, config_class, own = KINDS[kind]
     torch.manual_seed(0)
     config = config_class(
-        vocab_size=6, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+        vocab_size=symbols, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
         conv_dim=(8, 8), conv_kernel=(10, 4), conv_stride=(5, 4), num_feat_extract_layers=2,
         num_conv_pos_embeddings=6, num_conv_pos_embedding_groups=2, initializer_range=0.3, pad_token_id=0,
         mask_time_prob=0.5, mask_time_length=2, layerdrop=0.5, hidden_dropout=0.3, final_dropout=0.3,
@@ -215,6 +215,32 @@ def test_no_steps_is_the_source():
     assert episode.output == episode.source
     assert episode.steps == ()
     assert all(torch.equal(value, dict(model.named_parameters())[n]) for n, value in episode.parameters.items())
+
+
+def test_a_symbol_that_is_never_given_is_as_good_as_none():
+    model, (x,) = small(), waves(200)
+    with torch.no_grad():
+        model.lm_head.bias[3] = -torch.inf
+    masked, fewer = adapt_ctc(model, [x], options())[0], small(symbols=5)
+    kept = [0, 1, 2, 4, 5]
+    state = model.state_dict()
+    state["lm_head.weight"], state["lm_head.bias"] = state["lm_head.weight"][kept], state["lm_head.bias"][kept]
+    fewer.load_state_dict(state)
+    expected = adapt_ctc(fewer, [x], options())[0]
+    assert masked.stopped == ""
+    for a, b in zip(masked.steps, expected.steps, strict=True):
+        assert (a.loss, a.gradient_norm) == pytest.approx((b.loss, b.gradient_norm), rel=1e-9)
+
+
+def test_half_precision_does_not_round_an_update_away():
+    model, (x,) = small().bfloat16(), waves(200)
+    plain, adapted = (adapt_ctc(model, [x], options(objective="frames", lr=1e-3, steps=k))[0] for k in (0, 3))
+    first, last = adapted.steps[0], adapted.steps[-1]
+    assert last.loss < first.loss
+    moved = [not torch.equal(value, plain.parameters[name]) for name, value in adapted.parameters.items()]
+    assert all(moved)
+    with pytest.raises(SharpenError, match=r"convolutions in torch\.bfloat16 would round updates away"):
+        adapt_ctc(model, [x], options(parameters="norms+features"))
 
 
 def test_what_does_not_fit_is_refused_with_advice(monkeypatch):

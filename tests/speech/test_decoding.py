@@ -9,6 +9,7 @@ from speechlike import utterances
 
 from sharpen.errors import SharpenError
 from sharpen.method.adapt import Adaptation
+from sharpen.method.objectives import METHODS
 from sharpen.models.languages import SPELLED
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
@@ -99,6 +100,9 @@ def test_prompts():
         ({"beam_size": 0}, "beam_size is 0"),
         ({"temperature": ()}, "expected one or more"),
         ({"temperature": float("nan")}, "expected one or more"),
+        ({"temperature": (0.0, math.inf)}, "expected one or more"),
+        ({"adapt": True}, "adapt is True; expected a method's name or a sharpen.Adaptation"),
+        ({"adapt": "beam", "beam_size": 0}, "beam_size is 0"),
         ({"adapt": "em-magic"}, "em-magic"),
         ({"language": "klingonese"}, "klingonese"),
     ],
@@ -123,7 +127,10 @@ def test_one_temperature_and_methods_that_only_decode():
     assert Options(temperature=[0.2, 0.4]).temperature == (0.2, 0.4)
     beam = Options(adapt=Adaptation(method="beam", samples=16))
     assert (beam.adapt, beam.decode, beam.beam_size) == (None, "beam", 16)
-    assert Options(adapt=Adaptation(method="source"), beam_size=3) == Options(beam_size=3)
+    assert Options(adapt="beam", beam_size=3) == Options(decode="beam", beam_size=3)
+    assert Options(adapt="source", decode="beam", beam_size=3) == Options(decode="beam", beam_size=3)
+    assert Options(adapt=METHODS["em-tok"]).adapt == Adaptation(method=METHODS["em-tok"])
+    assert Options().beam_size == 5
 
 
 def test_scripts_that_are_spelled_have_room():

@@ -110,7 +110,7 @@ def _transcribe(args: argparse.Namespace) -> int:
         task=args.task,
         adapt=_adaptation(args),
         decode=decode,
-        beam_size=args.beam_size or Options.beam_size,
+        beam_size=args.beam_size,
         padding=args.padding or preset.padding,
         timestamps=not args.no_timestamps,
         initial_prompt=args.initial_prompt,

@@ -43,7 +43,7 @@ class Case:
     after: int  # errors of the answer
     words: int
     slots: tuple[Slot, ...]
-    refused: str  # why the guard kept the source's text, if it did
+    guard: str  # what it did about the text, or would have done; empty where nothing
 
     @property
     def title(self) -> str:
@@ -59,9 +59,9 @@ def cases(line: Line, source: Line | None, count: int = 5) -> tuple[list[Case], 
             if row.seed == line.seeds[0]:
                 text = others.get((column, row.id), row.source_text)
                 found.append((_errors(row, row.text) - _errors(row, text), row.id, (row, column.key, text)))
-    found.sort(key=lambda one: one[:2])
+    found.sort(key=lambda one: (-abs(one[0]), one[1]))
     helped = [heard for change, _, heard in found if change < 0][:count]
-    hurt = [heard for change, _, heard in reversed(found) if change > 0][:count]
+    hurt = [heard for change, _, heard in found if change > 0][:count]
     return [_case(*heard) for heard in helped], [_case(*heard) for heard in hurt]
 
 
@@ -79,8 +79,14 @@ def _case(row: Row, domain: str, source: str) -> Case:
         after=_errors(row, row.text),
         words=row.errors.reference,
         slots=slots(clean(row.reference), clean(source), clean(row.text)),
-        refused=row.refused,
+        guard=_guard(row),
     )
+
+
+def _guard(row: Row) -> str:
+    if not row.refused:
+        return ""
+    return f"guard: {row.refused}" if row.options.get("guard") else f"the guard was off; it would say: {row.refused}"
 
 
 def slots(reference: str, source: str, adapted: str) -> tuple[Slot, ...]:
@@ -120,7 +126,7 @@ def as_text(case: Case) -> str:
     """Three rows in a fixed-width font, folded."""
     names = ("reference", "source", case.method)
     indent = max(map(len, names)) + 2
-    lines = [case.title + (f"; guard: {case.refused}" if case.refused else "")]
+    lines = [case.title + (f"; {case.guard}" if case.guard else "")]
     block, used = ["", "", ""], 0
 
     def flush() -> None:
@@ -148,7 +154,7 @@ def as_html(case: Case) -> str:
             for word in (slot.source, slot.adapted)
         )
         places.append(f"<span class='slot'><span>{escape(slot.reference or '') or '&nbsp;'}</span>{cells}</span>")
-    guard = f"<p class='note'>guard: {escape(case.refused)}</p>" if case.refused else ""
+    guard = f"<p class='note'>{escape(case.guard)}</p>" if case.guard else ""
     names = "".join(f"<span>{escape(name)}</span>" for name in ("reference", "source", case.method))
     words = f"<span class='slot names'>{names}</span>{' '.join(places)}"
     return f"<div class='case'><h4>{escape(case.title)}</h4>{guard}<p class='aligned'>{words}</p></div>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import re
 from html import escape
 from pathlib import Path
@@ -110,6 +111,9 @@ def _draw(plot: Plot) -> Any:
     legend = figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
     for text in legend.get_texts():
         text.set_color(INK)
+        text.set_parse_math(False)  # a dollar is a dollar
+    more = max(0, -(-len(handles) // columns) - 2)  # rows of the legend that the height does not know of yet
+    figure.set_size_inches(size[0], size[1] + 0.21 * more)
     return figure
 
 
@@ -126,17 +130,27 @@ def _panel(axes: Any, plot: Plot, panel: Panel, handles: dict[str, Any]) -> None
         if plot.name != "time":
             ticks = sorted({point.x for series in panel.series for point in series.points})
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        else:
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         axes.xaxis.set_minor_locator(importlib.import_module("matplotlib.ticker").NullLocator())
-    axes.set_title(panel.title, fontsize=11, color=INK)
+    axes.set_title(panel.title, fontsize=11, color=INK, parse_math=False)
     axes.set_xlabel(plot.x, color=INK)
     axes.tick_params(colors=SOFT, labelsize=9)
     axes.grid(axis="y", color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.08, y=0.1)
+    if plot.doubling and plot.name == "time":
+        ticks = _ticks(*axes.get_xlim())
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(LINE)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of two between the two numbers; where there are less than two of them, round numbers."""
+    powers = [2.0**k for k in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
+    if len(powers) > 1:
+        return powers
+    found = importlib.import_module("matplotlib.ticker").MaxNLocator(4).tick_values(low, high).tolist()
+    return [tick for tick in found if low <= tick <= high]
 
 
 def _curve(axes: Any, plot: Plot, series: Series, aside: float, again: int) -> Any:

@@ -47,10 +47,10 @@ class Measured:
 def measure(found: Sequence[Line], against: Sequence[str] = ("source",)) -> list[Measured]:
     """The numbers of all lines of one corpus, and each paired with the methods named, its own in other settings too."""
     over = columns(found)
-    usual = {column: _usual(found, column) for column in over}
     measured = []
     for line in found:
-        cells = {column: _cell(line, column, usual[column]) for column in over if column in line.cells}
+        same = [other for other in found if other.model == line.model]
+        cells = {column: _cell(line, column, _usual(same, column)) for column in over if column in line.cells}
         paired = {method: _paired(line, method, found) for method in against}
         measured.append(
             Measured(
@@ -93,21 +93,25 @@ def _average(line: Line, cells: Mapping[Column, Measure]) -> Measure:
 
 
 def _setting(line: Line) -> paper.Setting:
-    said = (line.options.get(key) for key in ("lr", "norms", "normalise", "weight_decay"))
+    said = (line.options.get(key) for key in ("lr", "norms", "normalise", "weight_decay", "snr_rule"))
     return paper.Setting(line.method, line.model, line.samples, line.steps, *said)
 
 
 def _paired(line: Line, method: str, found: Sequence[Line]) -> Paired | None:
-    """With the line of that method that is most like it; for the source, else with what each row says of it."""
-    other = partner(line, method, found)
+    """With the line of that method that is most like it."""
+    other = source_of(line, found) if method == "source" else partner(line, method, found)
     overall = compare(line.items(), other.items()) if other is not None else None
-    if overall is None and method == "source" and line.adapts:
-        other = own_source(line)
-        overall = compare(line.items(), other.items())
     if other is None or overall is None:
         return None
     cells = {column: compare(line.items([column]), other.items([column])) for column in line.cells}
     return Paired(other.label, {c: pair for c, pair in cells.items() if pair is not None}, overall)
+
+
+def source_of(line: Line, found: Sequence[Line]) -> Line | None:
+    """The source that the line began with: one that heard and computed the same, else what its own rows say of it."""
+    other = partner(line, "source", found)
+    alike = other and all(line.settings.get(key) == other.settings.get(key) for key in ("preset", "dtype", "snr_rule"))
+    return other if alike or not line.adapts else own_source(line)
 
 
 def own_source(line: Line) -> Line:

@@ -32,6 +32,7 @@ class Setting:
     norms: str | None
     normalise: str | None = None
     weight_decay: float | None = None
+    snr_rule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def table(name: str) -> dict[str, Any]:
 def wer(corpus: str, domain: str, snr: float | None, setting: Setting) -> Number | None:
     """The paper's WER of that domain, where it has one for exactly this."""
     kind = _kind(corpus)
-    where = _domain(kind, domain, snr if snr is not None else _ratio(corpus))
+    where = _domain(kind, domain, snr, corpus)
     size = _size(setting.model)
     if where is None or size is None or not _papers_own(setting):
         return None
@@ -86,7 +87,7 @@ def average(corpus: str, domains: Collection[tuple[str, float | None]], setting:
         return None
     for found in data()["tables"]:
         if found["kind"] == kind and "average" in found and setting.method in found["average"]:
-            ours = {_domain(kind, domain, snr if snr is not None else _ratio(corpus)) for domain, snr in domains}
+            ours = {_domain(kind, domain, snr, corpus) for domain, snr in domains}
             if ours == {_key(kind, c) for c in found["columns"]}:
                 return Number(found["average"][setting.method], found["label"])
     return None
@@ -95,6 +96,8 @@ def average(corpus: str, domains: Collection[tuple[str, float | None]], setting:
 def _papers_own(setting: Setting) -> bool:
     """Whether the setting is the one of the paper's tables; what a method does not use is not asked for."""
     fixed = data()["settings"]
+    if setting.snr_rule not in (None, "true"):
+        return False
     if setting.method == "source":
         return True
     if setting.method == "beam":
@@ -122,18 +125,24 @@ def _kind(corpus: str) -> str | None:
     return "ls-c" if plain.startswith("lsc") else None
 
 
-def _ratio(corpus: str) -> float | None:
-    """The signal-to-noise ratio that the name of a corpus ends with, as in ls-c-10."""
-    found = re.search(r"(?<=[-_])(\d+)(?:\s*db)?$", corpus.lower())
+def _ratio(name: str) -> float | None:
+    """The signal-to-noise ratio that the name of a corpus or domain ends with, as in ls-c-10 or LS-GS-10."""
+    found = re.search(r"(?<=[-_])(\d+)(?:\s*db)?$", name.lower())
     return float(found[1]) if found else None
 
 
-def _domain(kind: str | None, domain: str, snr: float | None) -> str | None:
-    """The domain under the name that the paper's tables give it, such as LS-GS-10 or MLS-Polish."""
+def _domain(kind: str | None, domain: str, snr: float | None, corpus: str) -> str | None:
+    """The domain under the name that the paper's tables give it, such as LS-GS-10 or MLS-Polish.
+
+    What it does not say of its noise, the corpus may.
+    """
     if kind == "ls-c":
+        snr = next((ratio for ratio in (snr, _ratio(domain), _ratio(corpus)) if ratio is not None), None)
         code = re.sub(r"^ls-|-\d+$", "", domain.lower()).upper()
         known = table("table-noise")
         return _key(kind, code) if code in known["columns"] and snr == known["snr"] else None
+    if snr is not None:  # the paper adds noise to LibriSpeech alone
+        return None
     if kind == "l2-arctic":
         name = ALIASES.get(domain.lower(), domain.lower()).capitalize()
         return _key(kind, name) if name in table("table-accent")["columns"] else None

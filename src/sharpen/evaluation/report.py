@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation import cases, measure, paper, sheets, tables
 from sharpen.evaluation.cases import Case
 from sharpen.evaluation.figures import Plot, plots
 from sharpen.evaluation.measure import Measured
-from sharpen.evaluation.results import Line, lines, partner
+from sharpen.evaluation.results import Line, lines
 from sharpen.evaluation.rows import Row
 from sharpen.evaluation.tables import Cell, Table
 from sharpen.method.objectives import METHODS
@@ -85,7 +86,7 @@ def _section(corpus: str, found: list[Line], against: Sequence[str]) -> Section:
         ),
         default=None,
     )
-    helped, hurt = cases.cases(shown, partner(shown, "source", found)) if shown else ([], [])
+    helped, hurt = cases.cases(shown, measure.source_of(shown, found)) if shown else ([], [])
     return Section(
         corpus=corpus,
         measured=tuple(measured),
@@ -109,15 +110,17 @@ def failures(report: Report) -> Table | None:
 
 def as_markdown(report: Report, images: Sequence[Sequence[str]] = ()) -> str:
     """The report as markdown; `images` holds for each section the addresses of its figures."""
-    parts = [f"> {note}\n" for note in report.notes]
+    parts = [f"> {tables.markdown(note)}\n" for note in report.notes]
     for i, section in enumerate(report.sections):
         parts += [tables.as_markdown(table) for table in section.tables]
         for plot, where in zip(section.plots, images[i] if images else (), strict=False):
-            parts.append(f"![{plot.title}, {section.corpus}]({where})\n\n{plot.caption}\n")
+            title, caption = map(tables.markdown, (f"{plot.title}, {section.corpus}", plot.caption))
+            parts.append(f"![{title}]({quote(where)})\n\n{caption}\n")
         for kind, found in (("helped", section.helped), ("hurt", section.hurt)):
             if found:
                 texts = "\n\n".join(map(cases.as_text, found)).replace("```", "'''")
-                parts.append(f"### {section.heading(kind)}\n\nSigns: {cases.LEGEND}.\n\n```text\n{texts}\n```\n")
+                heading = tables.markdown(section.heading(kind))
+                parts.append(f"### {heading}\n\nSigns: {cases.LEGEND}.\n\n```text\n{texts}\n```\n")
     table = failures(report)
     if table:
         parts.append(tables.as_markdown(table))

@@ -74,6 +74,7 @@ def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[lis
     """The recipe's domains as far as they are here, and what had to be left out, with the reason."""
     found: list[Part] = []
     left_out: list[str] = []
+    missed: list[Corpus] = []  # stand-ins that have none of the domains wanted of them
     if folders.noise is not None:
         find_clips(folders.noise)  # complains where it is no folder
     for prefix, (field, longest) in CORPORA.items():
@@ -85,11 +86,15 @@ def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[lis
         if where is None:
             left_out.append(f"{', '.join(wanted)}: give --{field} DIR, or --corpus FILE as a stand-in")
             continue
+        if own is not None and prefix == "LS":
+            where = _test_other(own)
         corpus = read_corpus(where, skip_bad=skip_bad, max_seconds=longest)
         if prefix == "LS":
             _add_noises(found, left_out, corpus, wanted, folders.noise)
-        else:
-            _add_domains(found, left_out, corpus, wanted, stands_in=own is None)
+        elif not _add_domains(found, left_out, corpus, wanted) and own is None:
+            missed.append(corpus)
+    if missed and not any(part.corpus.name == missed[0].name and not part.noise for part in found):
+        found += _by_domain(missed[0])
     if not found:
         raise SharpenError("none of the recipe's corpora is here: " + "; ".join(left_out))
     return found, left_out
@@ -101,15 +106,13 @@ def _add_noises(
     for name in wanted:
         _, noise, snr = name.split("-")
         try:
-            found.append(Part(corpus.corrupted(noise, float(snr), clips), noise, float(snr)))
+            found += _by_domain(corpus.corrupted(noise, float(snr), clips), noise, float(snr))
         except SharpenError as error:  # its clip is missing
             left_out.append(f"{name}: {error}")
 
 
-def _add_domains(
-    found: list[Part], left_out: list[str], corpus: Corpus, wanted: Sequence[str], stands_in: bool
-) -> None:
-    """The wanted domains of a corpus; all of a stand-in that has none of them."""
+def _add_domains(found: list[Part], left_out: list[str], corpus: Corpus, wanted: Sequence[str]) -> int:
+    """The wanted domains of a corpus, and how many there are."""
     before = len(found)
     for name in wanted:
         belongs = _member(name)
@@ -118,9 +121,18 @@ def _add_domains(
             found.append(Part(replace(corpus, utterances=chosen)))
         else:
             left_out.append(f"{name}: {corpus.name} has none of it; it has {', '.join(corpus.domains)}")
-    known = any(part.corpus.utterances == corpus.utterances for part in found)  # stands in for another corpus already
-    if stands_in and len(found) == before and not known:
-        found.append(Part(corpus))
+    return len(found) - before
+
+
+def _by_domain(corpus: Corpus, noise: str = "", snr: float | None = None) -> list[Part]:
+    """A part for each domain: a limit counts for each."""
+    groups = [tuple(u for u in corpus.utterances if u.domain == domain) for domain in corpus.domains]
+    return [Part(replace(corpus, utterances=group), noise, snr) for group in groups]
+
+
+def _test_other(folder: Path) -> Path:
+    """The paper's subset, where a folder is LibriSpeech as a whole."""
+    return next((at for at in (folder / "test-other", folder / "LibriSpeech" / "test-other") if at.is_dir()), folder)
 
 
 def _member(name: str) -> Callable[[str, str], bool]:

@@ -55,6 +55,12 @@ class Line:
         return self.steps > 0
 
     @property
+    def chooses_samples(self) -> bool:
+        """Whether the method has a G, or a width; a row of METHODS without one stores some number all the same."""
+        row = METHODS.get(self.method)
+        return row is None or row.search in ("sample", "beam") or row.decode == "beam"
+
+    @property
     def rows(self) -> list[Row]:
         return [row for rows in self.cells.values() for row in rows]
 
@@ -170,13 +176,15 @@ def names(found: Sequence[Column]) -> dict[Column, str]:
 def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
     """The line of that method which is most like this one: the same model, then as many equal settings as can be.
 
-    It shares utterances with this one; the machine counts last. Where it is this line's own method, only those are
-    taken that are nearer to the paper's settings and to exactness.
+    It shares utterances with this one. Of several as much alike, the one nearest to the paper's settings is taken; the
+    machine counts last. Of this line's own method only those are taken that are nearer to the paper and to exactness.
     """
 
-    def likeness(other: Line) -> tuple[int, int, int]:
+    def likeness(other: Line) -> tuple[int, int, int, int]:
         same = {key for key, value in line.settings.items() if key in other.settings and other.settings[key] == value}
-        return len(same.difference(OF_THE_MACHINE)), len(line.ids & other.ids), len(same)
+        same -= set() if line.chooses_samples and other.chooses_samples else {"samples"}
+        alike = len(same.difference(OF_THE_MACHINE))
+        return alike, _usual(other), len(line.ids & other.ids), len(same)
 
     candidates = [o for o in among if (o.method, o.model) == (method, line.model) and line.ids & o.ids]
     if line.method == method:

@@ -66,11 +66,11 @@ def bounds(low: float, high: float, *, signed: bool = False) -> str:
 
 
 def as_markdown(table: Table, level: int = 3) -> str:
-    lines = [f"{'#' * level} {_md(table.title)}", "", _md_row(map(_md, table.head))]
+    lines = [f"{'#' * level} {markdown(table.title)}", "", _md_row(map(markdown, table.head))]
     lines.append("|---|" + "---:|" * (len(table.head) - 1))
     lines += [_md_row(map(_md_cell, row)) for row in table.rows]
     for note in table.notes:
-        lines += ["", _md(note)]
+        lines += ["", markdown(note)]
     return "\n".join(lines) + "\n"
 
 
@@ -79,15 +79,15 @@ def _md_row(cells: map[str]) -> str:
 
 
 def _md_cell(cell: Cell) -> str:
-    text = _md(cell.text)
-    parts = [f"**{text}**" if cell.best and text else text, _md(cell.aside)]
-    parts += [f"(paper {_md(cell.paper)})"] if cell.paper else []
+    text = markdown(cell.text)
+    parts = [f"**{text}**" if cell.best and text else text, markdown(cell.aside)]
+    parts += [f"(paper {markdown(cell.paper)})"] if cell.paper else []
     return " ".join(part for part in parts if part)
 
 
-def _md(text: str) -> str:
+def markdown(text: str) -> str:
     """Text that markdown leaves as it is; an underscore within a word needs nothing."""
-    text = re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))
+    text = re.sub(r"([\\`*|<]|\](?=[(\[:]))", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)
 
 

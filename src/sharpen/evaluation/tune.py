@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,5 +159,5 @@ def _column(row: Row) -> str:
 
 
 def _percent(interval: Interval, sign: str = "") -> str:
-    low, high = (f"{100 * value:{sign}.2f}" for value in (interval.low, interval.high))
-    return f"{100 * interval.value:{sign}.2f} [{low}, {high}]"
+    value, low, high = (f"{100 * x:{sign}.2f}" for x in (interval.value, interval.low, interval.high))
+    return f"{value} (no interval: one speaker)" if math.isnan(interval.low) else f"{value} [{low}, {high}]"

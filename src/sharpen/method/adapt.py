@@ -135,8 +135,9 @@ def adapt(
     """Adapts each of B inputs for itself.
 
     `ids` name the inputs' random draws (their numbers, unless given), `limits` are their length limits, `text` turns
-    tokens into what makes two hypotheses the same to a reader, and `on_step` hears of every step. To decode with the
-    outcome, and to heed `options.guard` and the method's `decode`, is the caller's part.
+    tokens into what makes two hypotheses the same to a reader, and `on_step` hears of every step. An episode begins at
+    the model's own norms (`Policy.norms`), whatever a view of it was adapted to before. To decode with the outcome, and
+    to heed `options.guard` and the method's `decode`, is the caller's part.
     """
     require_gradients()
     B, method = len(prepared), options.row
@@ -176,7 +177,7 @@ def adapt(
         with _timed(seconds, "optimiser"):
             for b in set(rows) - set(alive):
                 theta[b] = before[b]
-            before = theta.clone()
+            before[alive] = theta[alive]
             adamw(theta, moments, gradient[finite], alive, number, options.lr, options.weight_decay)
         for b, step, ok in zip(rows, steps, finite, strict=True):
             traces[b].steps.append(step)

@@ -6,7 +6,8 @@ still adapts, along a wrong gradient. `check_policy` compares the calls with one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import Generic
 
 import torch
@@ -26,6 +27,8 @@ NUDGE = 0.1  # by how much norms are changed to see what depends on them
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of the largest number compared; half precision 5e-2
 STEP = {torch.float64: 1e-5, torch.float32: 1e-2}  # of finite differences, which half precision is too coarse for
 SLOPE = 0.05  # relative difference between slope and gradient
+COARSE = 0.5  # between two gradients in half precision
+NEVER = -1e4  # a log-probability below it stands for a token that is forbidden
 
 
 def check_policy(policy: Policy[P, E, S], prepared: P) -> None:
@@ -33,9 +36,19 @@ def check_policy(policy: Policy[P, E, S], prepared: P) -> None:
     if len(prepared) < 1:
         raise SharpenError("no inputs to check the policy with; give one or more")
     require_gradients()
-    found = list(_Check(policy, prepared).faults())
+    found = list(_at_sight(policy)) or list(_Check(policy, prepared).faults())
     if found:
         raise SharpenError("this policy cannot be adapted as it is:\n" + "\n".join(f"- {fault}" for fault in found))
+
+
+def _at_sight(policy: Policy[P, E, S]) -> Iterator[str]:
+    """What no search could be run with."""
+    V, d = policy.vocabulary.shape
+    if not (isinstance(policy.eos, Integral) and 0 <= policy.eos < V):
+        yield f"eos is {policy.eos!r}: expected one token of the {V} that vocabulary has"
+    dtype = policy.log_pi(policy.vocabulary.new_zeros(1, d), 0).dtype
+    if dtype not in TOLERANCE:
+        yield f"log_pi is {dtype}: expected float32 or better, whatever the model's own type is"
 
 
 class _Check(Generic[P, E, S]):
@@ -49,6 +62,9 @@ class _Check(Generic[P, E, S]):
         nudge = NUDGE * torch.randn(self.source.shape, generator=g, dtype=torch.float64)
         self.theta = self.source + nudge.to(self.source)
         self.tolerance = TOLERANCE.get(policy.vocabulary.dtype, 5e-2)
+        self.names = [
+            (norm.name, part) for norm in self.norms for part in ("weight", "bias") if getattr(norm, part) is not None
+        ]
         with torch.no_grad():
             view, encoded = self.seen(self.theta)
             draws = [generator(0, str(b)) for b in range(self.B)]
@@ -61,7 +77,10 @@ class _Check(Generic[P, E, S]):
     def hidden(self, theta: Tensor, encoded: E | None = None) -> Tensor:
         """Of all nodes: (M, d)."""
         view, own = self.seen(theta)
-        return score(view, own if encoded is None else encoded, self.trees, theta.device).hidden
+        return self.scored(view, own if encoded is None else encoded)
+
+    def scored(self, view: Policy[P, E, S], encoded: E) -> Tensor:
+        return score(view, encoded, self.trees, self.theta.device).hidden
 
     @torch.no_grad()
     def faults(self) -> Iterator[str]:
@@ -72,6 +91,7 @@ class _Check(Generic[P, E, S]):
         if self.differ(self.hidden(self.theta), hidden):
             yield "score gives another answer when it is asked again: is there dropout? set the model to eval mode"
             return
+        yield from self.views(hidden)
         yield from self.head(hidden)
         yield from self.search_and_score(hidden)
         yield from self.rows(hidden)
@@ -79,8 +99,28 @@ class _Check(Generic[P, E, S]):
         yield from self.gradient()
 
     def differ(self, a: Tensor, b: Tensor) -> bool:
-        a, b = (x.double().clamp(min=-1e4) for x in (a, b))  # what is forbidden is -inf in both
-        return not bool(((a - b).abs() <= self.tolerance * max(1.0, float(b.abs().max()))).all())
+        a, b = a.double(), b.double()
+        counts = ~((a < NEVER) & (b < NEVER))  # what is forbidden in both would outweigh all else
+        a, b = a[counts], b[counts]
+        largest = float(b[b.isfinite()].abs().max())
+        return not bool(((a - b).abs() <= self.tolerance * max(1.0, largest)).all())
+
+    def views(self, hidden: Tensor) -> Iterator[str]:
+        """`adapted` makes views, which do not know of each other, and writes nothing."""
+        view, encoded = self.seen(self.theta)
+        plain = self.hidden(self.source)
+        if self.differ(self.scored(view, encoded), hidden):
+            yield "a view that adapted gave has changed with the next one: adapted must return a view of its own"
+        own = norm_room.affine(self.norms, self.theta)
+        view = self.policy
+        for name in own:
+            view = view.adapted({name: own[name]})
+        if self.differ(self.scored(view, view.encode(self.prepared)), hidden):
+            yield "norms that adapted was not given do not stay as they are: a view of a view must keep both"
+        if self.differ(norm_room.initial(self.policy.norms(), self.B), self.source):
+            yield "adapted has written the model's norms: nothing may be written"
+        elif self.differ(self.scored(self.policy, self.policy.encode(self.prepared)), plain):
+            yield "the policy itself answers otherwise than adapted to its own norms: does adapted write the policy?"
 
     def head(self, hidden: Tensor) -> Iterator[str]:
         """The logits are a matrix product, and log pi is their softmax."""
@@ -90,11 +130,12 @@ class _Check(Generic[P, E, S]):
         if self.differ(logits - p.project(hidden - apart), apart @ p.vocabulary.T):
             yield "project is not h W^T with W = vocabulary, or that and a constant: the gradient assumes that it is"
         depths = torch.tensor(self.depths(), device=hidden.device)
-        for depth in range(min(2, int(depths.max()) + 1)):
+        for depth in range(int(depths.max()) + 1):
             at = depths == depth
             expected = log_softmax(logits[at].clone(), p.forbidden[p.mask(depths[at])])
             if self.differ(p.log_pi(hidden[at], depth), expected):
                 yield f"log_pi at depth {depth} is not the log-softmax of project, less what forbidden and mask remove"
+                return
 
     def search_and_score(self, hidden: Tensor) -> Iterator[str]:
         """begin and extend see the model that score sees."""
@@ -117,38 +158,48 @@ class _Check(Generic[P, E, S]):
             if self.differ(score(view, encoded, [tree], own.device).hidden, part):
                 yield f"input {b} has other hidden states alone than beside the others: batch rows must not meet"
                 return
+        back = list(reversed(range(self.B)))
+        view = self.policy.adapted(norm_room.affine(self.norms, self.theta[back]))
+        encoded = view.encode(self.prepared.select(back))
+        chosen = self.seen(self.theta)[1].select(back)
+        trees = [self.trees[b] for b in back]
+        found, expected = (score(view, e, trees, self.theta.device).hidden for e in (chosen, encoded))
+        if self.differ(found, expected):
+            yield "select of what encode gave is not what encode gives for those inputs"
 
     def sides(self) -> Iterator[str]:
-        """Every norm is used, and encode applies none of the decoder's where an encoder has some of its own."""
-        base = self.hidden(self.source)
-        for norm in self.norms:
-            if not bool((self.hidden(self._moved({norm.name})) != base).any()):
-                yield f"norm {norm.name!r} changes nothing: is it applied with what adapted was given?"
+        """encode applies none of the decoder's norms where an encoder has some of its own."""
         decoder = {norm.name for norm in self.norms if norm.side == "decoder"}
         if len(decoder) < len(self.norms):
-            moved = self._moved(decoder)
+            moved = self._moved([name in decoder for name, _ in self.names])
             fixed = self.policy.encode(self.prepared)
             if self.differ(self.hidden(moved, fixed), self.hidden(moved)):
                 yield "encode depends on norms whose side is 'decoder'; call those 'encoder', or apply them later"
 
-    def _moved(self, names: set[str]) -> Tensor:
-        """The model's own parameters, but for the norms of these names."""
-        tensors = [(norm.name in names, t) for norm in self.norms for t in (norm.weight, norm.bias) if t is not None]
-        chosen = torch.cat([torch.full(t.shape, yes, device=t.device) for yes, t in tensors])  # (parameters,)
-        return torch.where(chosen, self.theta, self.source)
+    def _moved(self, chosen: Sequence[bool]) -> Tensor:
+        """The model's own parameters, but for the chosen of `names`."""
+        sizes = torch.tensor([len(t) for t in self._tensors()])
+        return torch.where(torch.tensor(chosen).repeat_interleave(sizes).to(self.theta.device), self.theta, self.source)
+
+    def _tensors(self) -> list[Tensor]:
+        """As `names` has them."""
+        return [t for norm in self.norms for t in (norm.weight, norm.bias) if t is not None]
 
     def gradient(self) -> Iterator[str]:
-        """The gradient reaches every norm, and is the slope of the loss, measured by finite differences along it."""
+        """It reaches every norm of every input, and is the slope of the loss: finite differences along it tell."""
         charged = charge(self.trees, em_tok, "tokens")
-        with torch.enable_grad():
-            leaf = self.theta.clone().requires_grad_()
-            view, encoded = self.seen(leaf)
-            gradient = score(view, encoded, self.trees, leaf.device).gradient(view, charged, leaf)
-        for name, own in norm_room.affine(self.norms, gradient).items():
-            if not bool(own.weight.any()):
-                yield f"no gradient reaches norm {name!r}: something between it and score is cut off from autograd"
-                return
+        gradient = self.gradient_of(list(range(self.B)), charged)
         step = STEP.get(self.policy.vocabulary.dtype)
+        for i, part in enumerate(torch.split(gradient, [len(t) for t in self._tensors()], dim=1)):
+            felt = part.any(1) | ~gradient.any(1) & gradient.any()  # an input that is certain has no gradient at all
+            if not bool(felt.all()):
+                yield self.lost(i)
+                return
+        for b in range(self.B) if self.B > 1 else ():
+            alone = self.gradient_of([b], charge([self.trees[b]], em_tok, "tokens"))[0]
+            if not float((gradient[b] - alone).norm()) <= (SLOPE if step else COARSE) * float(alone.norm()):
+                yield f"input {b} has another gradient alone than beside the others: batch rows must not meet"
+                return
         if step is None:
             return
         direction = gradient / gradient.norm(dim=1, keepdim=True).clamp(min=1e-30)  # 0 where an input is certain
@@ -156,6 +207,23 @@ class _Check(Generic[P, E, S]):
         slope, expected = (ahead - behind) / (2 * step), float(gradient.norm(dim=1).sum())
         if not abs(slope - expected) <= SLOPE * expected:
             yield f"the loss rises by {slope:.4g} along its gradient, not by {expected:.4g}: score's gradient is wrong"
+
+    def gradient_of(self, inputs: list[int], charged: Charged) -> Tensor:
+        """Of some inputs' loss, in their own rows of theta: (inputs, parameters)."""
+        with torch.enable_grad():
+            leaf = self.theta[inputs].requires_grad_()
+            view = self.policy.adapted(norm_room.affine(self.norms, leaf))
+            encoded = view.encode(self.prepared.select(inputs))
+            trees = [self.trees[b] for b in inputs]
+            return score(view, encoded, trees, leaf.device).gradient(view, charged, leaf)
+
+    def lost(self, i: int) -> str:
+        """Why a weight or bias has no gradient."""
+        name, part = self.names[i]
+        moved = self._moved([j == i for j in range(len(self.names))])
+        if bool((self.hidden(moved) != self.hidden(self.source)).any()):
+            return f"no gradient reaches the {part} of norm {name!r}: something up to score is cut off from autograd"
+        return f"the {part} of norm {name!r} changes nothing: is it applied as adapted was given it?"
 
     def loss(self, theta: Tensor, charged: Charged) -> float:
         """sum a log pi + sum c Ent of the same trees with the same weights."""

@@ -30,6 +30,7 @@ from sharpen.method.objectives import leave_one_out
 CTCObjective = Literal["frames", "collapse"]
 CTCParameters = Literal["norms", "norms+features"]
 Output = tuple[int, ...]
+NEVER = -1e30  # log-probability that stands for none
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,14 @@ def negative_log_likelihood(log_p: Tensor, lengths: Sequence[int], collapsed: Co
 
     `log_p` must come from a log-softmax: the backward of `ctc_loss` is already that of the logits, which only a
     log-softmax before it leaves as it is. An output that was sampled is never impossible, so an infinity here is an
-    error that must be seen, not replaced by zero.
+    error that must be seen, not replaced by zero. Symbols that a model never gives (-inf) get a number all the same:
+    that backward would make 0 times infinity of them.
     """
     targets = torch.zeros(len(collapsed.outputs), max(1, *map(len, collapsed.outputs)), dtype=torch.int64)
     for n, y in enumerate(collapsed.outputs):
         targets[n, : len(y)] = torch.tensor(y, dtype=torch.int64)
     return F.ctc_loss(
-        log_p[collapsed.owner].transpose(0, 1),  # (T, N, V)
+        log_p[collapsed.owner].transpose(0, 1).clamp(min=NEVER),  # (T, N, V)
         targets.to(log_p.device),
         torch.tensor([lengths[b] for b in collapsed.owner]),
         torch.tensor([len(y) for y in collapsed.outputs]),

@@ -90,7 +90,7 @@ class EnumerablePolicy:
 
     def adapted(self, norms: Mapping[str, Affine]) -> EnumerablePolicy:
         view = copy.copy(self)
-        view._own = norms
+        view._own = {**self._own, **norms}
         return view
 
     def encode(self, prepared: Inputs) -> Encoded:

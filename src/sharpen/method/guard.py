@@ -22,16 +22,24 @@ def check(source: str, adapted: str) -> str:
     """Why the source's text should be returned instead of the adapted one, or nothing."""
     if source.strip() and not adapted.strip():
         return "the adapted transcript is empty"
+    before, after = len(words(source)), len(words(adapted))
+    if before and not after:
+        return f"the adapted transcript has no words: {adapted.strip()!r}"
     ratio = compression_ratio(adapted)
     if ratio > COMPRESSION_RATIO and ratio > compression_ratio(source):
         return f"compression ratio {ratio:.1f} is over {COMPRESSION_RATIO}"
     phrase = loop(adapted)
     if phrase and not loop(source):
         return f"{phrase!r} repeats {REPEATS} times or more"
-    before, after = len(_WORD.findall(source)), len(_WORD.findall(adapted))
     if after > LONGER * before + SLACK or after < SHORTER * before - SLACK:
         return f"{after} words against the source's {before}"
     return ""
+
+
+def words(text: str) -> list[str]:
+    """In lower case; in scripts without spaces the characters. Signs that stand alone are no words."""
+    found = _WORD.findall(text.lower())
+    return [word for word in found if _UNSPACED.match(word) or any(c.isalnum() for c in word)]
 
 
 def loop(text: str) -> str:
@@ -40,14 +48,14 @@ def loop(text: str) -> str:
     A single word must come once more often: people do say "no, no, no". Characters that count as words are shorter than
     words, so there the phrase may have more of them, and all its turns together must have CHARACTERS.
     """
-    words = _WORD.findall(text.lower())
-    short = [bool(_UNSPACED.match(word)) for word in words]
+    said = words(text)
+    short = [bool(_UNSPACED.match(word)) for word in said]
     for n in range(1, 3 * LONGEST_PHRASE + 1):
-        for start in range(len(words) - n * REPEATS + 1):
+        for start in range(len(said) - n * REPEATS + 1):
             characters = all(short[start : start + n])
             times = max(REPEATS, -(-CHARACTERS // n)) if characters else REPEATS + (n == 1)
-            phrase = words[start : start + n]
-            if (characters or n <= LONGEST_PHRASE) and words[start : start + n * times] == phrase * times:
+            phrase = said[start : start + n]
+            if (characters or n <= LONGEST_PHRASE) and said[start : start + n * times] == phrase * times:
                 return ("" if characters else " ").join(phrase)
     return ""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,10 @@ class Norm:
     weight: Tensor  # (d,)
     bias: Tensor | None = None  # (d,)
 
+    def __post_init__(self) -> None:
+        if self.side not in get_args(Side):
+            raise SharpenError(f"norm {self.name!r} has the side {self.side!r}; expected encoder or decoder")
+
     def apply(self, x: Tensor, own: Affine | None = None, rows: Tensor | None = None) -> Tensor:
         """Normalises x (b, …, d) with the model's parameters or each input's own; `rows` says which inputs x has.
 
@@ -53,8 +57,13 @@ class Norm:
         wide = x.to(weight.dtype)
         if len(weight) == 1:  # one input: the fused kernel does it, and its backward
             return self._normalise(wide, weight[0], None if bias is None else bias[0]).to(x.dtype)
-        if rows is not None and len(rows) < len(weight):
+        if rows is not None:
             weight, bias = weight[rows], None if bias is None else bias[rows]
+        if len(weight) != len(x):
+            raise SharpenError(
+                f"norm {self.name!r} has parameters of {len(weight)} inputs for a batch of {len(x)}; give those of the "
+                "same inputs, such as `Affine.row(b)` for input b alone"
+            )
         own_rows = len(weight), *[1] * (x.dim() - 2), weight.shape[1]
         y = self._normalise(wide, None, None) * self._scale(weight).view(own_rows)
         return (y if bias is None else y + bias.view(own_rows)).to(x.dtype)
@@ -66,6 +75,8 @@ class Norm:
         d = (x.shape[-1],)
         if self.kind == "layer":
             return F.layer_norm(x, d, weight, bias, self.eps)
+        if self.kind not in ("rms", "rms-plus-one"):
+            raise SharpenError(f"norm {self.name!r} is of kind {self.kind!r}; expected layer, rms or rms-plus-one")
         y = F.rms_norm(x, d, None if weight is None else self._scale(weight), self.eps)
         return y if bias is None else y + bias
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Protocol, Self, TypeVar
 
 import torch
@@ -81,7 +82,10 @@ class Policy(Protocol[P, E, S]):
         """Every norm of the model, in the order the input meets them."""
 
     def adapted(self, norms: Mapping[str, Affine]) -> Self:
-        """The same frozen weights seen through other parameters of some norms, one row for each input."""
+        """The same frozen weights seen through other parameters of some norms, one row for each input.
+
+        A view of its own: neither this policy nor the model is written. Norms that are not given stay as they are here.
+        """
 
     def encode(self, prepared: P) -> E:
         """The input side, with gradients to the adapted norms where grad is on."""
@@ -124,8 +128,9 @@ def check_limits(limits: Sequence[int], capacity: Sequence[int]) -> list[int]:
     """Each input's length limit, held to what the model has positions for."""
     if len(limits) != len(capacity):
         raise ValueError(f"{len(limits)} length limits for {len(capacity)} inputs: give one for each")
-    if min(limits) < 1:
-        raise ValueError(f"a length limit is at least 1 token, not {min(limits)}")
+    odd = next((limit for limit in limits if not isinstance(limit, Integral) or limit < 1), None)
+    if odd is not None:
+        raise ValueError(f"a length limit is a whole number of tokens, at least 1, not {odd}")
     full = next((b for b, room in enumerate(capacity) if room < 1), None)
     if full is not None:
         raise SharpenError(f"the prompt of input {full} leaves no room for an output; shorten it")

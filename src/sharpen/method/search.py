@@ -64,8 +64,8 @@ def sample(
     Each draw inverts the cumulative distribution at one uniform number. At every level all G numbers are drawn from
     the input's own generator, needed or not, so hypothesis i meets the same numbers whatever its neighbours do.
     """
-    if samples < 1 or temperature <= 0:
-        raise ValueError(f"samples ({samples}) must be at least 1 and temperature ({temperature}) positive")
+    if samples < 1 or not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError(f"samples ({samples}) must be at least 1 and temperature ({temperature}) positive and finite")
 
     def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
         # The most probable token is left at exp(0): at a low temperature the others, or all, would come out as 0.

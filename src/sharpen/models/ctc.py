@@ -48,7 +48,7 @@ class CTCEpisode:
 
     source: Output  # greedy decode of the model as it is
     output: Output  # greedy decode with the adapted parameters
-    parameters: Mapping[str, Tensor]  # the input's own, by their names in the model
+    parameters: Mapping[str, Tensor]  # the input's own, by their names in the model; at least float32
     steps: tuple[CTCStep, ...]
     stopped: str  # why it ended before its last step, if it did
 
@@ -84,6 +84,9 @@ class _Skeleton:
     def __init__(self, model: Any, names: Sequence[str]) -> None:
         shared = {id(t): t for t in chain(model.parameters(), model.buffers())}
         self.module: Any = copy.deepcopy(model, shared).eval()
+        for module in self.module.modules():
+            if type(module) is nn.LayerNorm:
+                module.__class__ = _WideNorm  # the copy's; it has the same fields
         self.frozen = {name: p.detach() for name, p in model.named_parameters()}  # views: no gradient, same memory
         self.sizes = {name: self.frozen[name].shape for name in names}
         first = self.frozen[names[0]]
@@ -97,9 +100,7 @@ class _Skeleton:
     def own(self, theta: Tensor) -> dict[str, Tensor]:
         """theta's parts by name, differentiable in it."""
         parts = torch.split(theta[0], [math.prod(size) for size in self.sizes.values()])
-        return {
-            name: part.view(size).to(self.dtype) for (name, size), part in zip(self.sizes.items(), parts, strict=True)
-        }
+        return {name: part.view(size) for (name, size), part in zip(self.sizes.items(), parts, strict=True)}
 
     @torch.no_grad()
     def keep_features(self, x: Tensor) -> None:
@@ -115,6 +116,13 @@ class _Skeleton:
         """(1, frames, symbols)."""
         x = x.to(self.device, self.dtype)[None]
         return functional_call(self.module, {**self.frozen, **own}, (x,)).logits  # type: ignore[no-any-return]
+
+
+class _WideNorm(nn.LayerNorm):
+    """Normalises in the type of its parameters, which half precision would round an update away from."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.to(self.weight.dtype)).to(input.dtype)
 
 
 class _Known(nn.Module):
@@ -231,5 +239,10 @@ def _adapted_names(model: Any, options: CTCAdaptation) -> list[str]:
         raise SharpenError(f"this {type(model).__name__} has no LayerNorm to adapt; expected at least one")
     if options.parameters == "norms+features" and not features:
         raise SharpenError(f"this {type(model).__name__} has no feature extractor; use parameters='norms'")
+    if options.parameters == "norms+features" and model.dtype.itemsize < 4:
+        raise SharpenError(
+            f"convolutions in {model.dtype} would round updates away: load the model in float32, or take "
+            "parameters='norms'"
+        )
     chosen = norms | features if options.parameters == "norms+features" else norms
     return [name for name, _ in model.named_parameters() if name in chosen]

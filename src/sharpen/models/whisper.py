@@ -75,7 +75,7 @@ class WhisperPolicy:
 
     def adapted(self, norms: Mapping[str, Affine]) -> WhisperPolicy:
         view = copy.copy(self)
-        view._own = norms
+        view._own = {**self._own, **norms}
         return view
 
     def timestamped(self) -> WhisperPolicy:
@@ -268,7 +268,9 @@ class WhisperPolicy:
         return x + layer.mlp(self._norm(f"{name}.final_layer_norm", x, rows))
 
     def _norm(self, name: str, x: Tensor, rows: Tensor | None = None) -> Tensor:
-        return self._norms[name].apply(x, self._own.get(name), rows)
+        own = self._own.get(name)
+        everyone = own is None or rows is None or len(rows) == len(own.weight)  # they are always in order
+        return self._norms[name].apply(x, own, None if everyone else rows)
 
 
 def _list_norms(model: Any) -> Iterator[Norm]:

@@ -13,6 +13,7 @@ import torch
 from sharpen.errors import SharpenError
 from sharpen.method import guard
 from sharpen.method.adapt import Adaptation, StepListener, Trace, adapt
+from sharpen.method.objectives import Method
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree
@@ -25,6 +26,7 @@ from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
 from sharpen.speech.presets import Padding
 
+WIDTH = 5  # of a beam search, as in Whisper
 SPELLING = 60  # tokens a second that such a language may take
 MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of the decoder's positions, less one
 
@@ -37,7 +39,7 @@ class Options:
     task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
     adapt: Adaptation | None = None  # adapt the model to every window before decoding it; a method's name will do
     decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found, adapted or not
-    beam_size: int = 5  # width of the beam search
+    beam_size: int | None = None  # width of the beam search; unless given, 5, or the samples of the method "beam"
     padding: Padding = "full"  # condensed, sparse: the silence behind the speech in fewer frames, faster
     timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
     initial_prompt: str = ""  # or None: text that the recording is taken to continue: names, spelling, style
@@ -55,12 +57,17 @@ class Options:
         language, temperature = given["language"] or "auto", given["temperature"]
         self._set(language=language if language == "auto" else language_code(language))
         self._set(initial_prompt=self.initial_prompt or "")
-        if isinstance(self.adapt, str):
+        if isinstance(self.adapt, str | Method):
             self._set(adapt=Adaptation(method=self.adapt))
+        if not isinstance(self.adapt, Adaptation | None):
+            raise SharpenError(f"adapt is {self.adapt!r}; expected a method's name or a sharpen.Adaptation")
         self._set(temperature=(float(temperature),) if isinstance(temperature, (int, float)) else tuple(temperature))
         if self.adapt is not None and self.adapt.row.search is None:  # source and beam are ways to decode
-            row, width = self.adapt.row, self.adapt.samples
-            self._set(adapt=None, decode=row.decode, beam_size=width if row.decode == "beam" else self.beam_size)
+            if self.adapt.row.decode == "beam":
+                self._set(decode="beam", beam_size=self.adapt.samples if self.beam_size is None else self.beam_size)
+            self._set(adapt=None)
+        if self.beam_size is None:
+            self._set(beam_size=WIDTH)
         choices = {"task": ("transcribe", "translate"), "decode": ("greedy", "beam"), "padding": ("full", *EVERY)}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -68,7 +75,7 @@ class Options:
         for name in ("beam_size", "best_of", "batch_size"):
             if getattr(self, name) < 1:
                 raise SharpenError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not self.temperature or not all(t >= 0 for t in self.temperature):
+        if not self.temperature or not all(0 <= t < math.inf for t in self.temperature):
             raise SharpenError(f"temperature is {self.temperature}; expected one or more numbers from 0 up")
 
     def _set(self, **values: Any) -> None:
@@ -281,7 +288,7 @@ def _search(
             view, encoded, limits, options.best_of, draws, temperature=temperature, rules=rules, entropies=True
         )
     if options.decode == "beam":
-        return beam(view, encoded, limits, options.beam_size, rules=rules, entropies=True)
+        return beam(view, encoded, limits, options.beam_size or WIDTH, rules=rules, entropies=True)
     return greedy(view, encoded, limits, rules=rules, entropies=True)
 
 
