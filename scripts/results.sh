@@ -44,8 +44,9 @@ for name in "$@"; do
     steps)
         noisy --preset fastest --methods source,beam,greedy-em,em-seq,em-tok,em-tok-b --steps-at 1,3,5,10,20 --limit 20 \
             --out results/ls-gs10-steps ;;
-    samples) # G = 16 of em-tok and em-tok-b is in results/ls-gs10
+    samples)
         noisy --preset fastest --methods em-tok,em-tok-b --samples 1,4,64 --limit 20 --out results/ls-gs10-samples
+        noisy --preset fastest --methods source,beam,em-tok,em-tok-b --samples 16 --limit 20 --out results/ls-gs10-samples
         noisy --preset fastest --methods pg-tok,ent-tok,pg-tok-b,ent-tok-b --samples 1,4,16 --limit 20 \
             --out results/ls-gs10-ablations ;;
     sizes)
