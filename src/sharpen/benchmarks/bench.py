@@ -1,7 +1,7 @@
 """The benchmark: which cases are run, their ratios within one run, and the tables.
 
-Engines take turns on every utterance, so that a slow spell of the machine hits them alike. An episode is the stem, ten
-times the mean of the steps that were run, and the final decode.
+Engines take turns on every utterance, so that a slow spell of the machine hits them alike; batches run last. An episode
+is the stem, ten times the mean of the steps that were run, and the final decode.
 """
 
 from __future__ import annotations
