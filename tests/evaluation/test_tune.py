@@ -82,7 +82,7 @@ def test_the_verdict_says_what_is_not_known():
     assert absent.endswith("is not in this grid")
     alone = table(cells([row(*PAPER, "a", 1), row(1e-3, 3, 16, "a", 0)]))
     assert "nan" not in alone
-    assert "0.00 (no interval: one speaker)" in alone
+    assert "0.00 (no interval: one speaker or utterance)" in alone
 
 
 def test_points_are_compared_on_the_same_utterances():

@@ -127,9 +127,6 @@ def _panel(axes: Any, plot: Plot, panel: Panel, handles: dict[str, Any]) -> None
         handles.setdefault(series.name, _curve(axes, plot, series, aside, again))
     if plot.doubling:
         axes.set_xscale("log", base=2)
-        if plot.name != "time":
-            ticks = sorted({point.x for series in panel.series for point in series.points})
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(importlib.import_module("matplotlib.ticker").NullLocator())
     axes.set_title(panel.title, fontsize=11, color=INK, parse_math=False)
     axes.set_xlabel(plot.x, color=INK)
@@ -137,15 +134,16 @@ def _panel(axes: Any, plot: Plot, panel: Panel, handles: dict[str, Any]) -> None
     axes.grid(axis="y", color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.08, y=0.1)
-    if plot.doubling and plot.name == "time":
-        ticks = _ticks(*axes.get_xlim())
-        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    if plot.doubling:
+        points = {point.x for series in panel.series for point in series.points}
+        ticks = _ticks(*axes.get_xlim()) if plot.name == "time" else sorted(points)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(LINE)
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Powers of two between the two numbers; where there are less than two of them, round numbers."""
+    """Powers of two between the two numbers; where there are fewer than two of them, round numbers."""
     powers = [2.0**k for k in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
     if len(powers) > 1:
         return powers

@@ -74,7 +74,7 @@ def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[lis
     """The recipe's domains as far as they are here, and what had to be left out, with the reason."""
     found: list[Part] = []
     left_out: list[str] = []
-    missed: list[Corpus] = []  # stand-ins that have none of the domains wanted of them
+    missed: Corpus | None = None  # the stand-in, where it has none of the domains wanted of it
     if folders.noise is not None:
         find_clips(folders.noise)  # complains where it is no folder
     for prefix, (field, longest) in CORPORA.items():
@@ -92,9 +92,9 @@ def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[lis
         if prefix == "LS":
             _add_noises(found, left_out, corpus, wanted, folders.noise)
         elif not _add_domains(found, left_out, corpus, wanted) and own is None:
-            missed.append(corpus)
-    if missed and not any(part.corpus.name == missed[0].name and not part.noise for part in found):
-        found += _by_domain(missed[0])
+            missed = corpus
+    if missed and not any(part.corpus.name == missed.name and not part.noise for part in found):
+        found += _by_domain(missed)
     if not found:
         raise SharpenError("none of the recipe's corpora is here: " + "; ".join(left_out))
     return found, left_out

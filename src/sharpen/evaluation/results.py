@@ -182,7 +182,8 @@ def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
 
     def likeness(other: Line) -> tuple[int, int, int, int]:
         same = {key for key, value in line.settings.items() if key in other.settings and other.settings[key] == value}
-        same -= set() if line.chooses_samples and other.chooses_samples else {"samples"}
+        if not (line.chooses_samples and other.chooses_samples):
+            same.discard("samples")
         alike = len(same.difference(OF_THE_MACHINE))
         return alike, _usual(other), len(line.ids & other.ids), len(same)
 

@@ -160,4 +160,6 @@ def _column(row: Row) -> str:
 
 def _percent(interval: Interval, sign: str = "") -> str:
     value, low, high = (f"{100 * x:{sign}.2f}" for x in (interval.value, interval.low, interval.high))
-    return f"{value} (no interval: one speaker)" if math.isnan(interval.low) else f"{value} [{low}, {high}]"
+    return (
+        f"{value} (no interval: one speaker or utterance)" if math.isnan(interval.low) else f"{value} [{low}, {high}]"
+    )

@@ -62,9 +62,8 @@ class _Check(Generic[P, E, S]):
         nudge = NUDGE * torch.randn(self.source.shape, generator=g, dtype=torch.float64)
         self.theta = self.source + nudge.to(self.source)
         self.tolerance = TOLERANCE.get(policy.vocabulary.dtype, 5e-2)
-        self.names = [
-            (norm.name, part) for norm in self.norms for part in ("weight", "bias") if getattr(norm, part) is not None
-        ]
+        parts = [(norm.name, part, getattr(norm, part)) for norm in self.norms for part in ("weight", "bias")]
+        self.parts = [(name, part, len(t)) for name, part, t in parts if t is not None]  # as theta has them
         with torch.no_grad():
             view, encoded = self.seen(self.theta)
             draws = [generator(0, str(b)) for b in range(self.B)]
@@ -171,26 +170,22 @@ class _Check(Generic[P, E, S]):
         """encode applies none of the decoder's norms where an encoder has some of its own."""
         decoder = {norm.name for norm in self.norms if norm.side == "decoder"}
         if len(decoder) < len(self.norms):
-            moved = self._moved([name in decoder for name, _ in self.names])
+            moved = self._moved([name in decoder for name, _, _ in self.parts])
             fixed = self.policy.encode(self.prepared)
             if self.differ(self.hidden(moved, fixed), self.hidden(moved)):
                 yield "encode depends on norms whose side is 'decoder'; call those 'encoder', or apply them later"
 
     def _moved(self, chosen: Sequence[bool]) -> Tensor:
-        """The model's own parameters, but for the chosen of `names`."""
-        sizes = torch.tensor([len(t) for t in self._tensors()])
-        return torch.where(torch.tensor(chosen).repeat_interleave(sizes).to(self.theta.device), self.theta, self.source)
-
-    def _tensors(self) -> list[Tensor]:
-        """As `names` has them."""
-        return [t for norm in self.norms for t in (norm.weight, norm.bias) if t is not None]
+        """The model's own parameters, but for the chosen `parts`."""
+        mask = torch.cat([torch.full((size,), yes) for yes, (_, _, size) in zip(chosen, self.parts, strict=True)])
+        return torch.where(mask.to(self.theta.device), self.theta, self.source)
 
     def gradient(self) -> Iterator[str]:
         """It reaches every norm of every input, and is the slope of the loss: finite differences along it tell."""
         charged = charge(self.trees, em_tok, "tokens")
         gradient = self.gradient_of(list(range(self.B)), charged)
         step = STEP.get(self.policy.vocabulary.dtype)
-        for i, part in enumerate(torch.split(gradient, [len(t) for t in self._tensors()], dim=1)):
+        for i, part in enumerate(torch.split(gradient, [size for _, _, size in self.parts], dim=1)):
             felt = part.any(1) | ~gradient.any(1) & gradient.any()  # an input that is certain has no gradient at all
             if not bool(felt.all()):
                 yield self.lost(i)
@@ -219,8 +214,8 @@ class _Check(Generic[P, E, S]):
 
     def lost(self, i: int) -> str:
         """Why a weight or bias has no gradient."""
-        name, part = self.names[i]
-        moved = self._moved([j == i for j in range(len(self.names))])
+        name, part, _ = self.parts[i]
+        moved = self._moved([j == i for j in range(len(self.parts))])
         if bool((self.hidden(moved) != self.hidden(self.source)).any()):
             return f"no gradient reaches the {part} of norm {name!r}: something up to score is cut off from autograd"
         return f"the {part} of norm {name!r} changes nothing: is it applied as adapted was given it?"
