@@ -13,8 +13,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 import sharpen
-from sharpen.evaluation.normalize import normaliser
-from sharpen.evaluation.score import ErrorCounts, word_errors
+from sharpen.evaluation.runs.normalisers import normaliser
+from sharpen.evaluation.runs.score import ErrorCounts, word_errors
 
 EXAMPLES = Path(__file__).parent
 WIDTH = 32  # of the columns of text

@@ -12,9 +12,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sharpen.evaluation.results import read
-from sharpen.evaluation.rows import Row
-from sharpen.evaluation.score import ErrorCounts, recount
+from sharpen.evaluation.report.lines import read
+from sharpen.evaluation.runs.rows import Row
+from sharpen.evaluation.runs.score import ErrorCounts, recount
 from sharpen.method import guard
 
 Fires = Callable[[str, str], bool]

@@ -18,16 +18,17 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from sharpen.evaluation.normalize import normaliser
-from sharpen.evaluation.score import ErrorCounts, word_errors
-from sharpen.method.adapt import Adaptation, adapt
+from sharpen.evaluation.runs.normalisers import normaliser
+from sharpen.evaluation.runs.score import ErrorCounts, word_errors
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.entropy import entropy
+from sharpen.method.episode import adapt
 from sharpen.method.objectives import METHODS
 from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import pack
 from sharpen.models.padding import EVERY
-from sharpen.models.weights import load_checkpoint
+from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import read_audio
 from sharpen.speech.features import log_mel

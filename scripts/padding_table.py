@@ -22,19 +22,19 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sharpen.evaluation.corpora import Utterance, read_corpus
-from sharpen.evaluation.normalize import normaliser_for
-from sharpen.evaluation.plan import versions
-from sharpen.evaluation.rows import Row
-from sharpen.evaluation.score import word_errors
-from sharpen.evaluation.statistics import Item, compare
-from sharpen.evaluation.store import Store, read_rows
+from sharpen.evaluation.corpora.corpus import Utterance, read_corpus
+from sharpen.evaluation.report.statistics import Item, compare
+from sharpen.evaluation.runs.normalisers import normaliser_for
+from sharpen.evaluation.runs.plan import versions
+from sharpen.evaluation.runs.rows import Row
+from sharpen.evaluation.runs.score import word_errors
+from sharpen.evaluation.runs.store import Store, read_rows
 from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import MARGIN, condense
 from sharpen.models.states import Encoded, Prepared
-from sharpen.models.weights import load_checkpoint
+from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
 

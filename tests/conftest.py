@@ -20,14 +20,14 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def base():
-    from sharpen.models.weights import load_checkpoint
+    from sharpen.models.weights.load import load_checkpoint
 
     return load_checkpoint("base")
 
 
 @pytest.fixture(scope="session")
 def tiny_en():
-    from sharpen.models.weights import load_checkpoint
+    from sharpen.models.weights.load import load_checkpoint
 
     return load_checkpoint("tiny.en")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpen.evaluation import report, results
+from sharpen.evaluation.report import document as report
+from sharpen.evaluation.report import lines as results
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sharpen.errors import AudioError, SharpenError, WeightsError
-    from sharpen.method.adapt import Adaptation, adapt
+    from sharpen.method.adaptation import Adaptation
     from sharpen.method.conformance import check_policy
+    from sharpen.method.episode import adapt
     from sharpen.method.objectives import METHODS, Method
-    from sharpen.speech.decoding import Options
     from sharpen.speech.longform import Segment
+    from sharpen.speech.options import Options
     from sharpen.speech.transcribe import Model, Transcript, load
 
 __version__ = "0.1.0"
@@ -32,14 +33,14 @@ __all__ = [
 
 _HOMES = {
     "METHODS": "sharpen.method.objectives",
-    "Adaptation": "sharpen.method.adapt",
+    "Adaptation": "sharpen.method.adaptation",
     "Method": "sharpen.method.objectives",
-    "adapt": "sharpen.method.adapt",
+    "adapt": "sharpen.method.episode",
     "check_policy": "sharpen.method.conformance",
     "AudioError": "sharpen.errors",
     "SharpenError": "sharpen.errors",
     "WeightsError": "sharpen.errors",
-    "Options": "sharpen.speech.decoding",
+    "Options": "sharpen.speech.options",
     "Segment": "sharpen.speech.longform",
     "Model": "sharpen.speech.transcribe",
     "Transcript": "sharpen.speech.transcribe",

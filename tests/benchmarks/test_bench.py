@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from models.small import small_checkpoint
-from models.writers import small_model, write_openai
+from models.weights.writers import small_model, write_openai
 
 from sharpen.benchmarks.bench import Axes, Line, Outcome, Plan, run
 from sharpen.benchmarks.episodes import Bench, Case, Clip, Timing, read_clips

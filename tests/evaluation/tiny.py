@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from models.writers import small_model, write_openai
+from models.weights.writers import small_model, write_openai
 
-from sharpen.evaluation.plan import Part, Run, plan, settings
-from sharpen.evaluation.rows import Row
-from sharpen.evaluation.score import ErrorCounts
-from sharpen.evaluation.store import read_rows
+from sharpen.evaluation.runs.plan import Part, Run, plan, settings
+from sharpen.evaluation.runs.rows import Row
+from sharpen.evaluation.runs.score import ErrorCounts
+from sharpen.evaluation.runs.store import read_rows
 
 ROW = Row(
     corpus="c",
@@ -74,7 +74,7 @@ def corpus(folder: Path, count: int, seconds: float = 0.4, **fields: object) -> 
 
 def work(manifest: Path, model: Path, methods=("source", "em-tok"), limit=None, batch_size=2, **others):
     """A plan over the corpus: two steps with two hypotheses, unless told otherwise."""
-    from sharpen.evaluation.corpora import read_corpus
+    from sharpen.evaluation.corpora.corpus import read_corpus
 
     chosen = settings(methods, **{"samples": (2,), "at": (1, 2), "lr": 0.05, **others})
     return plan([Part(read_corpus(manifest))], chosen, Run(str(model), batch_size=batch_size), limit)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from sharpen.errors import SharpenError
-from sharpen.method.adapt import Adaptation, adapt
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.conformance import check_policy
 from sharpen.method.enumerable import Encoded, EnumerablePolicy, Inputs
+from sharpen.method.episode import adapt
 from sharpen.method.norms import Affine, Norm
 from sharpen.method.policy import generator
 from sharpen.method.search import sample

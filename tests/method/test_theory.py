@@ -12,8 +12,9 @@ from toy import ToyPolicy
 
 from sharpen.errors import SharpenError
 from sharpen.method import search, theory
-from sharpen.method.adapt import Adaptation, adapt
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.enumerable import EOS, EnumerablePolicy
+from sharpen.method.episode import adapt
 from sharpen.method.gradient import charge, gather, score
 from sharpen.method.norms import affine, initial
 from sharpen.method.objectives import METHODS, em_seq, em_tok, em_tok_togo, ent_tok, pg_tok

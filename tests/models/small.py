@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from sharpen.models.checkpoint import Checkpoint, MelSettings
 from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.weights.checkpoint import Checkpoint, MelSettings
 
 
 def small_checkpoint(

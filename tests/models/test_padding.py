@@ -16,7 +16,8 @@ from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
 from sharpen.models.states import Prepared
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.speech.decoding import Options, Window, decode
+from sharpen.speech.decoding import Window, decode
+from sharpen.speech.options import Options
 from sharpen.speech.presets import PRESETS
 from sharpen.speech.transcribe import Model
 

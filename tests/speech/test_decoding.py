@@ -8,15 +8,16 @@ from models.small import small_checkpoint
 from speechlike import utterances
 
 from sharpen.errors import SharpenError
-from sharpen.method.adapt import Adaptation
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS
 from sharpen.models.languages import SPELLED
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech import decoding
-from sharpen.speech.decoding import Options, Window, _limits, decode, detect_language, prompt
+from sharpen.speech.decoding import Window, _limits, decode, detect_language, prompt
 from sharpen.speech.features import log_mel
+from sharpen.speech.options import Options
 
 TOKENIZER = WhisperTokenizer.of_kind(51865)
 BEGIN = TOKENIZER.timestamp_begin

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sharpen.errors import SharpenError
-from sharpen.method.adapt import Step, Trace
+from sharpen.method.episode import Step, Trace
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.speech.alignment import stretches

@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from sharpen.models.checkpoint import MelSettings
+from sharpen.models.weights.checkpoint import MelSettings
 from sharpen.speech.features import log_mel, mel_filters
 
 

@@ -19,7 +19,8 @@ from sharpen.errors import SharpenError
 from sharpen.method import guard
 from sharpen.speech import files, transcribe
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Decoded, Options, decode
+from sharpen.speech.decoding import Decoded, decode
+from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model, run
 
 CLIPS = manifest(EXAMPLES)

@@ -16,7 +16,7 @@ import numpy as np
 from sharpen.benchmarks.episodes import Bench, Case, Clip, Timing
 from sharpen.benchmarks.machine import STAGES, Machine, limit, measure
 from sharpen.benchmarks.memory import peak
-from sharpen.models.weights import load_checkpoint
+from sharpen.models.weights.load import load_checkpoint
 
 METHODS = ("greedy-em", "em-tok", "em-tok-b")
 MAIN = ("em-tok", 16)  # the method and G of most ratios

@@ -16,15 +16,16 @@ from sharpen.benchmarks.machine import STAGES, Work
 from sharpen.benchmarks.reference import Reference
 from sharpen.errors import SharpenError
 from sharpen.method import norms as norm_room
-from sharpen.method.adapt import Adaptation, Episode, adapt
+from sharpen.method.adaptation import Adaptation
+from sharpen.method.episode import Episode, adapt
 from sharpen.method.gradient import charge, score
 from sharpen.method.objectives import METHODS
 from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree
-from sharpen.models.checkpoint import Checkpoint
 from sharpen.models.padding import EVERY
 from sharpen.models.states import Prepared
+from sharpen.models.weights.checkpoint import Checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.features import log_mel
 
@@ -190,7 +191,7 @@ def _work(case: Case, episode: Episode, b: int, prepared: Prepared, greedy_level
 
 def read_clips(data: Path | None, count: int = 8) -> tuple[list[Clip], str]:
     """Real speech with Gaussian noise at 10 dB where `data` has it, else the examples as they are; and which it is."""
-    from sharpen.evaluation.corpora import read_corpus
+    from sharpen.evaluation.corpora.corpus import read_corpus
 
     if data is not None:
         corpus = read_corpus(data / "librispeech-test-other" / "manifest.jsonl").corrupted("GS", 10.0, None)

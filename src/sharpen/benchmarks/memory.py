@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from sharpen.benchmarks.episodes import Bench, Case, Clip
-from sharpen.models.weights import load_checkpoint
+from sharpen.models.weights.load import load_checkpoint
 
 
 def peak(model: str, case: Case, clip: Clip) -> int | str:

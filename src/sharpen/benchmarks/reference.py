@@ -20,7 +20,7 @@ from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
 from sharpen.errors import SharpenError
-from sharpen.models.checkpoint import Checkpoint
+from sharpen.models.weights.checkpoint import Checkpoint
 
 SEARCHES = {"greedy-em": "greedy", "em-tok": "sample", "em-tok-b": "beam"}
 

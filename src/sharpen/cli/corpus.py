@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sharpen.cli.values import DONE, positive, seconds
 
 if TYPE_CHECKING:
-    from sharpen.evaluation.corpora import Corpus
+    from sharpen.evaluation.corpora.corpus import Corpus
 
 NAMED = 10  # skipped entries that are printed one by one
 
@@ -57,7 +57,7 @@ def _ls_c_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from sharpen.evaluation.corpora import read_corpus
+    from sharpen.evaluation.corpora.corpus import read_corpus
 
     corpus = read_corpus(
         args.where,
@@ -101,8 +101,8 @@ def _counts(corpus: Corpus, domain: str | None) -> dict[str, Any]:
 def _ls_c(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from sharpen.evaluation.corpora import read_corpus
-    from sharpen.evaluation.corruption import build
+    from sharpen.evaluation.corpora.corpus import read_corpus
+    from sharpen.evaluation.corpora.corrupted import build
     from sharpen.speech.noise import DOMAINS
 
     domains = args.domains.upper().replace(" ", "").split(",") if args.domains else list(DOMAINS)

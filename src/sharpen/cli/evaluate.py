@@ -12,11 +12,11 @@ from sharpen.errors import SharpenError
 from sharpen.method.objectives import METHODS
 
 if TYPE_CHECKING:
-    from sharpen.evaluation.evaluate import Engine
-    from sharpen.evaluation.plan import Part, Plan, Run
-    from sharpen.evaluation.rows import Row
-    from sharpen.evaluation.score import ErrorCounts
-    from sharpen.evaluation.store import Store
+    from sharpen.evaluation.runs.evaluate import Engine
+    from sharpen.evaluation.runs.plan import Part, Plan, Run
+    from sharpen.evaluation.runs.rows import Row
+    from sharpen.evaluation.runs.score import ErrorCounts
+    from sharpen.evaluation.runs.store import Store
 
 LISTED = 5  # of what a corpus left out
 
@@ -87,7 +87,7 @@ def add_machine(parser: argparse.ArgumentParser, model: bool = True) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from sharpen.evaluation.plan import plan, settings
+    from sharpen.evaluation.runs.plan import plan, settings
 
     run = the_run(args, args.model)
     chosen = settings(
@@ -103,8 +103,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def the_parts(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
     """Every corpus under every condition that the arguments name."""
-    from sharpen.evaluation.corpora import read_corpus
-    from sharpen.evaluation.plan import Part
+    from sharpen.evaluation.corpora.corpus import read_corpus
+    from sharpen.evaluation.runs.plan import Part
 
     if args.noise == ("clean",) and (args.snr or args.noise_dir):
         raise SharpenError("--snr and --noise-dir say how noise is mixed in, and none is named: give --noise too")
@@ -124,7 +124,7 @@ def the_parts(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
 def the_run(args: argparse.Namespace, model: str) -> Run:
     import torch
 
-    from sharpen.evaluation.plan import Run
+    from sharpen.evaluation.runs.plan import Run
     from sharpen.speech.presets import PRESETS
 
     return Run(
@@ -140,21 +140,21 @@ def the_run(args: argparse.Namespace, model: str) -> Run:
 
 def the_engine(args: argparse.Namespace) -> Engine:
     if args.engine == "ray":
-        from sharpen.evaluation.distributed import Distributed
+        from sharpen.evaluation.runs.distributed import Distributed
 
         return Distributed(args.workers or 2, args.address)
     if args.workers or args.address:
         raise SharpenError("--workers and --address are for Ray: give --engine ray too, or leave them out")
-    from sharpen.evaluation.evaluate import local
+    from sharpen.evaluation.runs.evaluate import local
 
     return local
 
 
 def carry_out(plans: Sequence[Plan], args: argparse.Namespace) -> tuple[list[Row], int]:
     """Computes what is missing of all plans into one folder; returns the rows with an answer, and the exit code."""
-    from sharpen.evaluation.evaluate import evaluate
-    from sharpen.evaluation.store import Store
-    from sharpen.models.weights import locate
+    from sharpen.evaluation.runs.evaluate import evaluate
+    from sharpen.evaluation.runs.store import Store
+    from sharpen.models.weights.load import locate
 
     rows: list[Row] = []
     with Store(args.out) as store:
@@ -220,7 +220,7 @@ def _label(row: Row) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Word error rates in %, a line for each setting, a column for each domain."""
-    from sharpen.evaluation import results
+    from sharpen.evaluation.report import lines as results
 
     out = []
     for corpus, lines in results.lines(rows).items():
@@ -237,7 +237,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _rate(rows: Sequence[Row]) -> str:
-    from sharpen.evaluation.score import ErrorCounts
+    from sharpen.evaluation.runs.score import ErrorCounts
 
     return f"{100 * sum((row.errors for row in rows), ErrorCounts()).rate:.2f}" if rows else "-"
 

@@ -17,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list_models(args: argparse.Namespace) -> int:
-    from sharpen.models.catalog import available
+    from sharpen.models.weights.catalog import available
 
     rows = [("name", "source", "format", "parameters", "languages", "verified")]
     for model in available():
@@ -32,7 +32,7 @@ def _list_models(args: argparse.Namespace) -> int:
 
 
 def _fetch_model(args: argparse.Namespace) -> int:
-    from sharpen.models.fetch import fetch
+    from sharpen.models.weights.fetch import fetch
 
     print(fetch(args.name))
     return DONE

@@ -30,7 +30,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from sharpen.evaluation import report, results
+    from sharpen.evaluation.report import document as report
+    from sharpen.evaluation.report import lines as results
     from sharpen.speech.writers import write_text
 
     if args.figures and args.no_figures:

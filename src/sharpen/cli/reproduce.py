@@ -58,8 +58,9 @@ def _reproduce(args: argparse.Namespace) -> int:
         return DONE
     if args.out is None:
         raise SharpenError("reproduce needs a folder for its rows: --out DIR")
-    from sharpen.evaluation import report, reproduce
-    from sharpen.evaluation.plan import plan, settings
+    from sharpen.evaluation.report import document as report
+    from sharpen.evaluation.runs import recipes as reproduce
+    from sharpen.evaluation.runs.plan import plan, settings
 
     recipe = reproduce.RECIPES[args.name]
     folders = reproduce.Folders(args.librispeech, args.noise, args.l2arctic, args.mls, args.corpus)

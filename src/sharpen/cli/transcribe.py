@@ -12,7 +12,8 @@ from sharpen.errors import SharpenError
 from sharpen.method.objectives import METHODS
 
 if TYPE_CHECKING:
-    from sharpen.method.adapt import Adaptation, Step
+    from sharpen.method.adaptation import Adaptation
+    from sharpen.method.episode import Step
     from sharpen.speech.explain import Explanation
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
@@ -94,8 +95,8 @@ def _transcribe(args: argparse.Namespace) -> int:
     formats = parse_formats(args.output_format or "all") if args.output_format or args.output_dir else []
     import torch  # only now: a mistake on the command line is answered at once
 
-    from sharpen.speech.decoding import Options
     from sharpen.speech.files import transcribe_files
+    from sharpen.speech.options import Options
     from sharpen.speech.presets import PRESETS, default_device
     from sharpen.speech.transcribe import load
 
@@ -133,7 +134,7 @@ def _transcribe(args: argparse.Namespace) -> int:
 
 
 def _adaptation(args: argparse.Namespace) -> Adaptation | None:
-    from sharpen.method.adapt import Adaptation
+    from sharpen.method.adaptation import Adaptation
 
     names = ("steps", "samples", "lr", "weight_decay", "norms", "normalise", "stop", "guard")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}

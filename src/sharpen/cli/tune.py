@@ -38,8 +38,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tune(args: argparse.Namespace) -> int:
-    from sharpen.evaluation import tune
-    from sharpen.evaluation.plan import plan
+    from sharpen.evaluation.report import tuning as tune
+    from sharpen.evaluation.runs.plan import plan
 
     chosen = tune.grid(args.method, args.lrs, args.steps, args.samples, args.seed)
     work = plan(the_parts(args, args.corpora), chosen, the_run(args, args.model), args.limit)

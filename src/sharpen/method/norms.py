@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sharpen.errors import SharpenError
+from sharpen.method.adaptation import Sides
 
 Side = Literal["encoder", "decoder"]
-Sides = Literal["encoder+decoder", "encoder", "decoder"]
 
 
 class Affine(NamedTuple):

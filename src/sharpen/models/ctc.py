@@ -22,9 +22,9 @@ from torch.func import functional_call
 
 from sharpen.errors import SharpenError
 from sharpen.method import ctc
-from sharpen.method.adapt import NOT_FINITE, adamw
 from sharpen.method.ctc import CTCAdaptation, Output
 from sharpen.method.entropy import entropy
+from sharpen.method.episode import NOT_FINITE, adamw
 from sharpen.method.gradient import require_gradients
 from sharpen.method.policy import generator
 

@@ -21,11 +21,11 @@ from sharpen.method.norms import Affine, Norm, Side
 from sharpen.method.tree import PackedTrees
 from sharpen.models import linears
 from sharpen.models.cache import TreeCache
-from sharpen.models.checkpoint import Checkpoint
 from sharpen.models.linears import Layer
 from sharpen.models.packed import PackedLinear
 from sharpen.models.padding import EVERY, condense
 from sharpen.models.states import Encoded, Prepared, WhisperState
+from sharpen.models.weights.checkpoint import Checkpoint
 
 
 class WhisperPolicy:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from sharpen.models.checkpoint import MelSettings
+from sharpen.models.weights.checkpoint import MelSettings
 
 LINEAR_HZ = 1000.0  # Slaney's mel scale is linear up to here, at 3 mels per 200 Hz, and logarithmic above
 MELS_PER_HZ = 3 / 200

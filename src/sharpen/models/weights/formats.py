@@ -1,0 +1,112 @@
+"""Which of the four formats a path holds, and its content: identify, then read. Nothing is half-loaded."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sharpen.errors import WeightsError
+from sharpen.models.weights import ctranslate2, ggml, huggingface, openai
+from sharpen.models.weights.stored import GET_AGAIN, Dimensions, Parsed, Reader, open_bytes
+
+EXPECTED = (
+    "expected a Hugging Face directory (config.json, model.safetensors), a CTranslate2 directory (model.bin), an "
+    "OpenAI .pt file or a ggml .bin file"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    format: str  # "safetensors" | "openai" | "ctranslate2" | "ggml"
+    weights: tuple[Path, ...]  # one file; the shards of safetensors; or the parts of one file, to be joined
+    folder: Path  # where the files about the model are, if the format has them
+
+    @property
+    def label(self) -> str:
+        return str(self.weights[0] if len(self.weights) == 1 else self.folder)
+
+
+def identify(path: Path) -> Source:
+    """The checkpoint at a path, told by its content and not by its name."""
+    if path.is_dir():
+        return _identify_directory(path)
+    if not path.is_file():
+        raise WeightsError(f"{path}: no such file or directory")
+    with path.open("rb") as file:
+        start = file.read(len(ctranslate2.MAGIC))
+    if not start:
+        raise WeightsError(f"{path}: the file is empty; {GET_AGAIN}")
+    if start.startswith(ggml.MAGIC):
+        return Source("ggml", (path,), path.parent)
+    if start.startswith(openai.MAGIC):
+        return Source("openai", (path,), path.parent)
+    if path.suffix == ".safetensors":
+        files = huggingface.weight_files(path.parent)
+        if path not in files:
+            known = ", ".join(file.name for file in files) or "model.safetensors"
+            raise WeightsError(
+                f"{path}: in this directory {known} would be read; put the file as model.safetensors, with its "
+                "config.json, into a directory of its own"
+            )
+        return Source("safetensors", files, path.parent)
+    # Any CTranslate2 model begins with a small version number and the length of a short name, whatever the model.
+    if int.from_bytes(start[:4], "little") < 16 and 0 < int.from_bytes(start[4:6], "little") < 64:
+        return Source("ctranslate2", (path,), path.parent)
+    if start.startswith((b"GGUF", b"ggjt")):
+        raise WeightsError(f"{path}: a GGUF file; take whisper.cpp's ggml .bin file of this model instead")
+    if start.startswith(b"\x80"):
+        raise WeightsError(f"{path}: a bare pickle, which can run code when opened; {EXPECTED}")
+    raise WeightsError(f"{path}: not a Whisper checkpoint: it begins with {start[:8]!r}; {EXPECTED}")
+
+
+def read(source: Source, sha256: str | None = None) -> tuple[Parsed, str | None]:
+    """The content of a checkpoint, and the SHA-256 of its weights (None for safetensors, which has no known ones).
+
+    With `sha256`, weights of another checksum are refused before they are parsed.
+    """
+    if source.format == "safetensors":
+        return huggingface.read(source.folder), None
+    buffer = open_bytes(source.weights)
+    digest = hashlib.sha256(buffer).hexdigest()
+    if sha256 is not None and digest != sha256:
+        raise WeightsError(
+            f"{source.label}: wrong checksum: SHA-256 is {digest}, expected {sha256}; the file is damaged or was "
+            f"changed; {GET_AGAIN}"
+        )
+    if source.format == "ctranslate2":
+        return ctranslate2.read(buffer, source.label, source.folder), digest
+    if source.format == "ggml":
+        return ggml.read(buffer, source.label), digest
+    return openai.read(source.weights[0]), digest
+
+
+def dimensions(source: Source) -> Dimensions:
+    """The sizes of a checkpoint from its header alone: no tensor is touched, and torch is not imported."""
+    if source.format == "safetensors":
+        return huggingface.dimensions(source.folder)
+    if source.format == "openai":
+        return openai.dimensions(source.weights[0])
+    buffer = open_bytes(source.weights)
+    if source.format == "ctranslate2":
+        return ctranslate2.dimensions(ctranslate2.parse(buffer, source.label))
+    return ggml.header(Reader(buffer, source.label))
+
+
+def _identify_directory(folder: Path) -> Source:
+    files = huggingface.weight_files(folder)
+    if files:
+        return Source("safetensors", files, folder)
+    model = folder / "model.bin"
+    candidates: Sequence[Path] = [model] if model.is_file() else sorted([*folder.glob("*.bin"), *folder.glob("*.pt")])
+    if [path.name for path in candidates] == ["pytorch_model.bin"]:
+        raise WeightsError(
+            f"{folder}: only pytorch_model.bin, a pickle; save the model once more with save_pretrained, which writes "
+            "model.safetensors, and give that directory"
+        )
+    if len(candidates) > 1:
+        names = ", ".join(path.name for path in candidates[:5])
+        raise WeightsError(f"{folder}: several checkpoints ({names}); give the path of one of them")
+    if not candidates:
+        found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+        raise WeightsError(f"{folder}: no weights in this directory, it holds {found}; {EXPECTED}")
+    return identify(candidates[0])

@@ -1,0 +1,85 @@
+"""whisper.cpp's ggml files, float16 or float32.
+
+u32 magic, 11 x i32 sizes, the mel filters (2 x i32 shape, float32 data), the text tokens (i32 count, then u32 length
+and bytes each), and tensors under OpenAI's names until the file ends: i32 rank, name length and type, i32 x rank shape
+with the fastest axis first, name, data.
+"""
+
+from sharpen.errors import WeightsError
+from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.weights.openai import dimensions_of, hugging_face_name
+from sharpen.models.weights.stored import GET_AGAIN, Dimensions, Parsed, Reader, Stored
+
+MAGIC = b"lmgg"  # 0x67676d6c
+_SIZES = (
+    *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
+    *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels"),
+)
+_DTYPES = ("float32", "float16")  # by code; from 2 on the weights are quantised
+_QUANTISED = (
+    "quantised weights (type {}), and adaptation needs the real ones; take the f16 file of this model, the one without "
+    "-q5_0, -q5_1 or -q8_0 in its name"
+)
+
+
+def header(reader: Reader) -> Dimensions:
+    """The sizes at the beginning of a file."""
+    if bytes(reader.take(4, "the magic number")) != MAGIC:
+        raise WeightsError(f"{reader.name}: not a ggml file; {GET_AGAIN}")
+    *sizes, file_type = reader.numbers("11i", "the sizes")
+    dims = dimensions_of(dict(zip(_SIZES, sizes, strict=True)), reader.name)
+    if file_type % 1000 not in (0, 1):  # above the thousands there is the version of the quantisation
+        raise WeightsError(f"{reader.name}: {_QUANTISED.format(file_type)}")
+    return dims
+
+
+def read(buffer: memoryview, where: str) -> Parsed:
+    reader = Reader(buffer, where)
+    dims = header(reader)
+    n_mels, bins = reader.numbers("2i", "the mel filters")
+    if n_mels != dims.n_mels or bins != 201:  # n_fft / 2 + 1
+        raise WeightsError(f"{where}: mel filters of {n_mels} x {bins}, expected {dims.n_mels} x 201; {GET_AGAIN}")
+    reader.tensor("float32", (n_mels, bins), "the mel filters")
+    _check_tokens(reader, dims.vocab_size)
+    tensors: dict[str, Stored] = {}
+    while reader.remaining:
+        name, stored = _tensor(reader)
+        if name in tensors:
+            raise WeightsError(f"{where}: damaged: {name} comes twice; {GET_AGAIN}")
+        tensors[name] = stored
+    return Parsed(dims, tensors)
+
+
+def _check_tokens(reader: Reader, vocab_size: int) -> None:
+    """The text tokens must be those of the model's kind, which our tokeniser has."""
+    (count,) = reader.numbers("i", "the number of tokens")
+    known = WhisperTokenizer.of_kind(vocab_size, reader.name)
+    for token in range(count):
+        (length,) = reader.numbers("I", f"token {token}")
+        piece = bytes(reader.take(length, f"token {token}"))
+        # Older files also list the token after the text; converters disagree about what to call it.
+        if token < len(known.pieces) and piece != known.pieces[token]:
+            raise WeightsError(
+                f"{reader.name}: token {token} is {piece!r}, but {known.pieces[token]!r} in Whisper's vocabulary of "
+                f"{vocab_size}: a model with its own vocabulary needs its safetensors and tokenizer.json"
+            )
+    if count < len(known.pieces):
+        raise WeightsError(f"{reader.name}: {count} tokens, expected {len(known.pieces)} or more; {GET_AGAIN}")
+
+
+def _tensor(reader: Reader) -> tuple[str, Stored]:
+    rank, length, code = reader.numbers("3i", "a tensor's header")
+    if not 0 < rank <= 4:
+        raise WeightsError(
+            f"{reader.name}: damaged before byte {reader.offset}: a tensor with {rank} axes; {GET_AGAIN}"
+        )
+    shape = reader.numbers(f"{rank}i", "a tensor's shape")[::-1]
+    name = reader.text(length, "a tensor's name")
+    if not 0 <= code < len(_DTYPES):
+        raise WeightsError(f"{reader.name}: {name} has {_QUANTISED.format(code)}")
+    if min(shape) < 1:
+        raise WeightsError(f"{reader.name}: damaged: {name} has shape {shape}; {GET_AGAIN}")
+    stored = reader.tensor(_DTYPES[code], shape, name)
+    if name.startswith("encoder.conv") and name.endswith(".bias"):
+        stored = Stored(stored.dtype, shape[:1], stored.data)  # kept as a column, so that ggml can broadcast it
+    return hugging_face_name(name), stored

@@ -1,0 +1,368 @@
+"""The episode on Whisper: against a straightforward padded computation, alone and in batches, and nothing written."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from models.small import small_checkpoint
+from speechlike import utterances
+from transformers.modeling_outputs import BaseModelOutput
+
+from sharpen.errors import SharpenError
+from sharpen.method import episode as room
+from sharpen.method.adaptation import Adaptation
+from sharpen.method.entropy import entropy
+from sharpen.method.episode import adapt
+from sharpen.method.gradient import charge, score
+from sharpen.method.norms import affine, choose, initial
+from sharpen.method.objectives import METHODS, Method, em_tok
+from sharpen.method.policy import generator
+from sharpen.method.search import beam, greedy, sample
+from sharpen.models.whisper import WhisperPolicy
+from sharpen.speech.features import log_mel
+
+ADAPTING = [name for name, row in METHODS.items() if row.search]
+IDS = ["a", "b", "c"]
+LIMITS = [4, 9, 6]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A small random model in float64, and three utterances with prompts of different lengths."""
+    checkpoint = small_checkpoint(d=16)
+    checkpoint = replace(checkpoint, model=checkpoint.model.double())
+    policy, t = WhisperPolicy(checkpoint), checkpoint.tokenizer
+    prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
+    features = torch.randn(3, 80, 240, generator=torch.Generator().manual_seed(5))  # 120 encoder frames are enough
+    return policy, policy.prepare(features, [prompt, [t.sot_prev, 400, 500, *prompt], [t.sot_prev, 7, *prompt]])
+
+
+def options(method="em-tok-b", **settings):
+    return Adaptation(method=method, **{"samples": 4, "steps": 3, "lr": 1e-2, **settings})
+
+
+def run(policy, prepared, rows=(0, 1, 2), **settings):
+    ids, limits = [IDS[b] for b in rows], [LIMITS[b] for b in rows]
+    return adapt(policy, prepared.select(rows), options(**settings), ids=ids, limits=limits)
+
+
+def tree_gradient(policy, prepared, trees, objective=em_tok, normalise="tokens"):
+    """The production path: searched trees, what they are charged, one scoring pass, the head in closed form."""
+    chosen = choose(policy.norms(), "encoder+decoder")
+    theta = initial(chosen, len(trees)).requires_grad_()
+    view = policy.adapted(affine(chosen, theta))
+    charged = charge(trees, objective, normalise)
+    gradient = score(view, view.encode(prepared), trees, theta.device).gradient(view, charged, theta)
+    return torch.tensor(charged.losses, dtype=torch.float64), gradient
+
+
+def padded_gradient(policy, prepared, tree):
+    """em-tok as a competent reader of the paper would write it: G padded rows through the stock model."""
+    model = policy.model
+    prompt, G, T = prepared.prompts[0], len(tree.hypotheses), max(len(y) for y in tree.hypotheses)
+    ids = torch.full((G, T), policy.eos)
+    inside = torch.zeros(G, T, dtype=torch.bool)
+    for i, y in enumerate(tree.hypotheses):
+        ids[i, : len(y)] = torch.tensor(y.tokens)
+        inside[i, : len(y)] = True
+    modules = dict(model.model.named_modules())
+    parameters = [p for norm in policy.norms() for p in (modules[norm.name].weight, modules[norm.name].bias)]
+    for p in parameters:
+        p.requires_grad_()
+    try:
+        x = prepared.stem
+        for layer in model.model.encoder.layers:
+            x = layer(x, None)
+        states = model.model.encoder.layer_norm(x).expand(G, -1, -1)
+        full = torch.cat([torch.tensor([prompt]).expand(G, -1), ids], dim=1)
+        logits = model(encoder_outputs=BaseModelOutput(last_hidden_state=states), decoder_input_ids=full[:, :-1]).logits
+        logits = logits[:, len(prompt) - 1 :].clone()
+        logits[:, 0] = logits[:, 0].masked_fill(policy.forbidden[1], -torch.inf)
+        logits[:, 1:] = logits[:, 1:].masked_fill(policy.forbidden[0], -torch.inf)
+        log_pi = logits.log_softmax(-1)  # (G, T, V)
+        logprob = (log_pi.gather(-1, ids[..., None])[..., 0].where(inside, 0)).sum(1)
+        H_tok = (entropy(log_pi) * inside).sum(1)
+        A = (H_tok - (H_tok.sum() - H_tok) / (G - 1)).detach()
+        value = (A * logprob + H_tok).sum() / inside.sum()
+        gradient = torch.cat(torch.autograd.grad(value, parameters))
+    finally:
+        for p in parameters:
+            p.requires_grad_(False)
+    return value.detach(), gradient
+
+
+def test_tree_gradient_equals_padded_rows_on_real_whisper(base):
+    policy, t = WhisperPolicy(base), base.tokenizer
+    prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
+    prepared = policy.prepare(log_mel(utterances(1), base.mel), [prompt])
+    with torch.no_grad():
+        encoded = policy.encode(prepared)
+        found = [
+            tree
+            for keep in (0, 1 << 26)
+            for tree in beam(policy, encoded, [30], 6, entropies=True, keep=keep)
+            + sample(policy, encoded, [20], 6, [generator(0, "x")], entropies=True, keep=keep)
+        ]
+    assert [tree.log_pi is None for tree in found] == [True, True, False, False]
+    for tree in found:
+        value, gradient = tree_gradient(policy, prepared, [tree])
+        expected, reference = padded_gradient(policy, prepared, tree)
+        assert value[0] == pytest.approx(float(expected), rel=1e-4)
+        assert (gradient[0] - reference).norm() < 1e-3 * reference.norm()
+
+
+def test_tree_gradient_equals_padded_rows_in_float64(small):
+    policy, prepared = small
+    for b in range(3):
+        one = prepared.select([b])
+        with torch.no_grad():
+            (tree,) = sample(policy, policy.encode(one), [8], 8, [generator(1, str(b))], entropies=True)
+        value, gradient = tree_gradient(policy, one, [tree])
+        expected, reference = padded_gradient(policy, one, tree)
+        assert value[0] == pytest.approx(float(expected), abs=1e-6)  # the stock attention mask is float32
+        assert (gradient[0] - reference).norm() < 1e-5 * reference.norm()
+
+
+@pytest.mark.parametrize("method", ADAPTING)
+def test_a_batch_adapts_each_as_if_alone(small, method):
+    policy, prepared = small
+    together = run(policy, prepared, method=method, steps=10)
+    for b in range(3):
+        alone = run(policy, prepared, [b], method=method, steps=10)
+        assert (together.theta[b] - alone.theta[0]).abs().max() < 1e-8
+        assert [s.H_tok for s in together.traces[b].steps] == pytest.approx([s.H_tok for s in alone.traces[0].steps])
+
+
+@pytest.mark.parametrize("norms", ["encoder", "decoder", "encoder+decoder"])
+def test_only_the_chosen_norms_move(small, norms):
+    policy, prepared = small
+    episode = run(policy, prepared, norms=norms)
+    chosen = choose(policy.norms(), norms)
+    assert {norm.side for norm in chosen} == set(norms.split("+"))
+    assert episode.theta.shape == (3, sum(2 * len(norm.weight) for norm in chosen))
+    assert ((episode.theta - initial(chosen, 3)).abs() > 0).double().mean() > 0.9
+
+
+def test_decoder_norms_alone_encode_once(small, monkeypatch):
+    policy, prepared = small
+    calls = []
+    encode = WhisperPolicy.encode
+    monkeypatch.setattr(WhisperPolicy, "encode", lambda self, p: calls.append(1) or encode(self, p))
+    run(policy, prepared, norms="decoder")
+    assert len(calls) == 1
+    calls.clear()
+    run(policy, prepared, norms="encoder")
+    assert len(calls) == 3  # one for each step, serving search and scoring
+
+
+def test_adamw_is_torchs(small):
+    theta = initial(small[0].norms(), 1)
+    reference = torch.nn.Parameter(theta.clone())
+    optimiser = torch.optim.AdamW([reference], lr=1e-2, weight_decay=0.1)
+    moments = torch.zeros_like(theta), torch.zeros_like(theta)
+    for t in range(1, 6):
+        gradient = torch.randn(theta.shape, generator=torch.Generator().manual_seed(t), dtype=theta.dtype)
+        reference.grad = gradient.clone()
+        optimiser.step()
+        room.adamw(theta, moments, gradient, [0], t, 1e-2, 0.1)
+        assert torch.allclose(theta, reference, atol=1e-12)
+
+
+def test_entropy_falls(small):
+    policy, prepared = small
+    episode = run(policy, prepared, method="em-tok", samples=16, steps=10)
+    for trace in episode.traces:
+        assert trace.steps[-1].H_tok < trace.steps[0].H_tok
+
+
+def snapshot(policy):
+    return {name: p.clone() for name, p in policy.model.state_dict().items()}
+
+
+def untouched(policy, before):
+    assert not any(p.requires_grad for p in policy.model.parameters())
+    return all(torch.equal(before[name], p) for name, p in policy.model.state_dict().items())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_the_model_is_never_written(small, error):
+    policy, prepared = small
+    before = snapshot(policy)
+    run(policy, prepared)
+    assert untouched(policy, before)
+
+    def stop(step, steps):
+        raise error
+
+    with pytest.raises(error):
+        adapt(policy, prepared, options(), ids=IDS, limits=LIMITS, on_step=stop)
+    assert untouched(policy, before)
+
+
+def test_threads_do_not_meet(small):
+    """Two episodes with different methods on one model, held in step by a barrier."""
+    policy, prepared = small
+    jobs = [("em-tok-b", [0, 1]), ("em-seq", [2])]
+    expected = [run(policy, prepared, rows, method=method).theta for method, rows in jobs]
+    barrier, results = threading.Barrier(2), [None, None]
+
+    def work(i):
+        method, rows = jobs[i]
+        episode = adapt(
+            policy,
+            prepared.select(rows),
+            options(method),
+            ids=[IDS[b] for b in rows],
+            limits=[LIMITS[b] for b in rows],
+            on_step=lambda *_: barrier.wait(timeout=60),
+        )
+        results[i] = episode.theta
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for ours, theirs in zip(results, expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+def test_what_is_not_finite_stops_that_input_alone(small, monkeypatch):
+    policy, prepared = small
+    plain = run(policy, prepared)
+    source = initial(policy.norms(), 3)
+    count = [0]
+    step = room._Worker.step
+
+    def broken(self, *arguments):
+        steps, gradient = step(self, *arguments)
+        count[0] += 1
+        if count[0] == 2:
+            gradient[1, 3] = torch.nan
+        return steps, gradient
+
+    monkeypatch.setattr(room._Worker, "step", broken)
+    episode = run(policy, prepared)
+    assert "step 2" in episode.traces[1].stopped
+    assert "not finite" in episode.traces[1].stopped
+    assert [len(t.steps) for t in episode.traces] == [3, 2, 3]
+    assert torch.equal(episode.theta[1], source[1])  # under the first update the second gradient was not finite
+    for b in (0, 2):
+        assert torch.allclose(episode.theta[b], plain.theta[b], atol=1e-10)
+        assert episode.traces[b].stopped == ""
+
+
+def test_trace(small):
+    policy, prepared = small
+    episode = run(policy, prepared, explain=True)
+    for b, trace in enumerate(episode.traces):
+        assert len(trace.steps) == 3
+        for s in trace.steps:
+            assert s.hypotheses == s.distinct == 4
+            assert s.nodes < s.tokens
+            assert s.truncated <= s.hypotheses
+            assert set(s.seconds) == {"encode", "search", "score", "backward", "optimiser"}
+            assert s.gradient_norm > 0
+            assert 0 < s.best_probability < 1
+            assert len(s.tree.hypotheses) == 4
+            mean = np.mean([sum(s.tree.entropies[node] for node in y.nodes) for y in s.tree.hypotheses])
+            assert mean == pytest.approx(s.H_tok)
+        with torch.no_grad():
+            source = greedy(policy, policy.encode(prepared.select([b])), [LIMITS[b]])
+        assert trace.steps[0].greedy == source[0].hypotheses[0].tokens
+
+
+def test_stopping_rules(small, monkeypatch):
+    policy, prepared = small
+    monkeypatch.setattr(room, "CERTAIN", 0.0)
+    assert "certain" in run(policy, prepared, stop=("certain",)).traces[0].stopped
+    monkeypatch.setattr(room, "SETTLED", 10.0)
+    settled = run(policy, prepared, stop=("settled",)).traces[0]
+    assert ("settled" in settled.stopped, len(settled.steps)) == (True, 2)
+    agreed = adapt(policy, prepared, options(stop=("agreed",)), ids=IDS, limits=LIMITS, text=lambda tokens: "same")
+    assert agreed.traces[0].stopped.startswith("agreed")
+    assert agreed.traces[0].steps[0].distinct_texts == 1
+    assert run(policy, prepared).traces[0].stopped == ""
+
+
+def test_a_row_of_ones_own(small):
+    policy, prepared = small
+
+    def half_em_tok(group):
+        charges = em_tok(group)
+        return replace(charges, nodes=0.5 * charges.nodes)
+
+    own = run(policy, prepared, method=Method("beam", half_em_tok))
+    assert not torch.allclose(own.theta, run(policy, prepared).theta)
+    same = run(policy, prepared, method=Method("beam", em_tok))
+    assert torch.allclose(same.theta, run(policy, prepared).theta, atol=1e-12)
+
+
+def test_methods_without_adaptation_leave_everything(small):
+    policy, prepared = small
+    episode = run(policy, prepared, method="source")
+    assert episode.norms == {}
+    assert all(trace.steps == [] for trace in episode.traces)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "magic"}, "choose from source, beam"),
+        ({"steps": -1}, "at least 0"),
+        ({"samples": 0}, "at least 1"),
+        ({"lr": 0.0}, "positive"),
+        ({"lr": float("nan")}, "positive"),
+        ({"weight_decay": -1.0}, "0 or more"),
+        ({"norms": "middle"}, "expected one of encoder"),
+        ({"normalise": "words"}, "tokens, group"),
+        ({"stop": ("bored",)}, "bored"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(SharpenError, match=message):
+        Adaptation(**settings)
+
+
+def test_first_step_on_real_whisper_is_the_same_in_a_batch(base):
+    policy, t = WhisperPolicy(base), base.tokenizer
+    prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
+    prepared = policy.prepare(log_mel(utterances(3), base.mel), [prompt] * 3)
+    with torch.no_grad():
+        together = beam(policy, policy.encode(prepared), [40] * 3, 4, entropies=True, keep=1 << 26)
+    _, gradients = tree_gradient(policy, prepared, together)
+    for b in range(3):
+        one = prepared.select([b])
+        with torch.no_grad():
+            (alone,) = beam(policy, policy.encode(one), [40], 4, entropies=True)
+        assert [y.tokens for y in alone.hypotheses] == [y.tokens for y in together[b].hypotheses]
+        _, gradient = tree_gradient(policy, one, [alone])
+        assert (gradients[b] - gradient[0]).norm() < 1e-4 * gradient.norm()
+        assert np.isfinite(gradient.numpy()).all()
+
+
+@pytest.mark.parametrize("find", [greedy, beam, sample])
+def test_kept_distributions_give_the_gradient_that_projecting_again_gives(small, find):
+    policy, prepared = small
+    gradients = []
+    for keep in (0, 1 << 30):
+        more = {greedy: [], beam: [5], sample: [5, [generator(3, name) for name in IDS]]}[find]
+        with torch.no_grad():
+            trees = find(policy, policy.encode(prepared), LIMITS, *more, entropies=True, keep=keep)
+        assert all((tree.log_pi is None) == (keep == 0) for tree in trees)
+        gradients.append(tree_gradient(policy, prepared, trees)[1])
+        assert all(tree.log_pi is None for tree in trees)  # a trace must not hold them
+    assert (gradients[0] - gradients[1]).norm() < 1e-10 * gradients[0].norm()
+
+
+def test_no_distribution_is_kept_beyond_the_room_for_them(small):
+    policy, prepared = small
+    with torch.no_grad():
+        encoded = policy.encode(prepared)
+        V = len(policy.vocabulary)
+        trees = beam(policy, encoded, LIMITS, 4, keep=3 * V + 5 * 3 * V)  # the roots and a level, not the next one
+        few = beam(policy, encoded, [1, 1, 1], 4, keep=3 * V)
+    assert all(tree.log_pi is None for tree in trees)
+    assert all(len(tree.log_pi) == len(tree) == 1 for tree in few)
