@@ -31,7 +31,7 @@ from sharpen.models.padding import EVERY
 from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import read_audio
-from sharpen.speech.features import log_mel
+from sharpen.models.log_mel import log_mel
 from sharpen.speech.noise import gaussian, mix
 
 NORMALISE = normaliser("whisper-en")

@@ -18,7 +18,7 @@ from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models import cache as cache_module
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import read_audio
-from sharpen.speech.features import log_mel
+from sharpen.models.log_mel import log_mel
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
 
-from sharpen.method.episode import Step, Trace
+from sharpen.method.trace import Step, Trace
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.speech.alignment import Stretch, stretches
 from sharpen.speech.decoding import Decoded

@@ -4,7 +4,7 @@ import torch
 from transformers import WhisperFeatureExtractor
 
 from sharpen.models.weights.checkpoint import MelSettings
-from sharpen.speech.features import log_mel, mel_filters
+from sharpen.models.log_mel import log_mel, mel_filters
 
 
 def recording(samples: int, seed: int = 0) -> np.ndarray:
