@@ -187,7 +187,9 @@ def _scaled(number: Number, factor: int) -> int | None:
     if isinstance(number, int):
         return number - number % 1000 + number % 1000 * factor
     value = _fraction(number)
-    return None if value is None or (value * factor).denominator != 1 else (value * factor).numerator
+    if value is None or (value * factor).denominator != 1:
+        return None
+    return (value * factor).numerator
 
 
 def _fraction(number: str) -> Fraction | None:
@@ -205,7 +207,7 @@ def _halves(text: str) -> str:
     for head in (h for h in heads if h.strip()):
         last = head.split()[-1]
         parts += [head, "point five" if last in PLAIN or last in SCALES else "and a half"]
-    return " ".join([*parts, tail] if tail.strip() else parts)
+    return " ".join([*parts, tail])
 
 
 def _separate(text: str) -> str:

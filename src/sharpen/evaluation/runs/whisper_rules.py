@@ -78,23 +78,16 @@ PERFECT_TENSE = re.compile(rf"(?:{'|'.join(PERFECT_TENSES)})\b")
 ENDING = re.compile(rf"(?:{'|'.join(ENDINGS)})\b")
 
 KEPT_SYMBOLS = ".%$¢€£"  # parts of numbers
-LETTERS = {  # that Unicode does not decompose; capitals remain where NFKD makes them, as from "ᴭ"
+LETTERS = {  # that Unicode does not decompose
     "œ": "oe",
     "ø": "o",
     "æ": "ae",
+    "Æ": "AE",  # the only capital that can occur: lower() leaves "ᴭ" as it is, and NFKD makes it "Æ"
     "ß": "ss",
     "đ": "d",
     "ð": "d",
     "þ": "th",
     "ł": "l",
-    "Œ": "OE",
-    "Ø": "O",
-    "Æ": "AE",
-    "ẞ": "SS",
-    "Đ": "D",
-    "Ð": "D",
-    "Þ": "th",
-    "Ł": "L",
 }
 
 
