@@ -117,9 +117,14 @@ def test_a_total_that_grows_or_is_not_known(clock):
 
 def test_an_error_leaves_the_line_where_it_stood(clock):
     log = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), progress(3, "clips", stream=log) as bar:
-        bar.update()
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with progress(3, "clips", stream=log) as bar:
+            bar.update()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert log.getvalue().startswith("sharpen: 1/3 clips")
 
 

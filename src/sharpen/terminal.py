@@ -30,7 +30,7 @@ def clusters(text: str) -> Iterator[str]:
     """The text's characters, each with the marks that belong to it."""
     cluster = ""
     for c in text:
-        belongs = unicodedata.category(c).startswith("M") or _is_zero_width(c) or cluster.endswith(_JOINER)
+        belongs = unicodedata.category(c) in ("Mn", "Mc", "Me", "Cf") or ord(c) in _JAMO or cluster.endswith(_JOINER)
         if cluster and not belongs:
             yield cluster
             cluster = ""

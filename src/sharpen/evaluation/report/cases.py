@@ -16,7 +16,7 @@ from sharpen.evaluation.report.lines import Line
 from sharpen.evaluation.report.markup import latex
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import align, labelled, recount
-from sharpen.speech.drawing import columns as width_of
+from sharpen.terminal import width as width_of
 
 OTHER, EXTRA, MISSING = "≠", "+", "–"
 LEGEND = f"{OTHER} another word, {EXTRA} a word too many, {MISSING} a word missing"
