@@ -38,7 +38,7 @@ class Explanation:
 
 
 def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False) -> str:
-    """A few lines of at most `size` columns for the terminal; changed words are underlined with ^ as well as coloured."""
+    """A few lines for a terminal of `size` columns; changed words are underlined with ^, and coloured if asked for."""
     x, steps = explanation, explanation.trace.steps
     lines = [f"{x.name} · {_facts(x)}"]
     if x.source.text == x.adapted.text:
@@ -119,10 +119,8 @@ def as_html(explanations: Iterable[Explanation]) -> str:
     """One page for all windows; its style is inside and it loads nothing."""
     windows = list(explanations)
     style = files("sharpen.speech").joinpath("assets/explain.css").read_text(encoding="utf-8")
-    toc = "".join(
-        f'<li><a href="#w{i}">{escape(x.name)}</a> · {escape(x.method)}</li>' for i, x in enumerate(windows, 1)
-    )
-    nav = f'<nav aria-label="Windows"><ol>{toc}</ol></nav>' if len(windows) > 1 else ""
+    links = [f'<li><a href="#w{i}">{escape(x.name)}</a> · {escape(x.method)}</li>' for i, x in enumerate(windows, 1)]
+    nav = f'<nav aria-label="Windows"><ol>{"".join(links)}</ol></nav>' if len(windows) > 1 else ""
     articles = "".join(_article(i, x) for i, x in enumerate(windows, 1))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -130,9 +128,9 @@ def as_html(explanations: Iterable[Explanation]) -> str:
         '<meta name="color-scheme" content="light dark">'
         f"<title>What adaptation changed</title><style>{style}</style></head>\n<body><main>"
         "<h1>What adaptation changed</h1>"
-        "<p class='lead'>The model was adapted to each window separately, without a reference transcript, by minimising "
-        "the entropy of its own output. Then it transcribed the window, and the adaptation was discarded. Colour shows "
-        "entropy in nats: how uncertain the model was about the next token.</p>"
+        "<p class='lead'>The model was adapted to each window separately, without a reference transcript, by "
+        "minimising the entropy of its own output. Then it transcribed the window, and the adaptation was discarded. "
+        "Colour shows entropy in nats: how uncertain the model was about the next token.</p>"
         f"{_legend()}{nav}\n{articles}</main></body></html>\n"
     )
 
@@ -261,9 +259,9 @@ def _trees(x: Explanation) -> list[str]:
             "</details></section>"
         )
     caption = (
-        "<p class='facts'>Tokens run from left to right. The width of a branch is the number of hypotheses that take it; "
-        "its colour is the entropy at the point of choice. A dot is the end of a hypothesis (open: cut by the length "
-        "limit), followed by the probability of the hypothesis.</p>"
+        "<p class='facts'>Tokens run from left to right. The width of a branch is the number of hypotheses that take "
+        "it; its colour is the entropy at the point of choice. A dot is the end of a hypothesis (open: cut by the "
+        "length limit), followed by the probability of the hypothesis.</p>"
     )
     return [*figures, caption] if figures else []
 
