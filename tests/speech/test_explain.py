@@ -1,12 +1,15 @@
 import math
 import re
+import wave
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from models.small import small_checkpoint
 
 from sharpen.errors import SharpenError
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.episode import Step, Trace
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
@@ -14,6 +17,9 @@ from sharpen.speech.alignment import stretches
 from sharpen.speech.decoding import Decoded
 from sharpen.speech.drawing import TRUNK, branches, curve_svg, fit, level, tree_svg
 from sharpen.speech.explain import Explanation, as_html, as_text, write_html
+from sharpen.speech.files import transcribe_files
+from sharpen.speech.options import Options
+from sharpen.speech.transcribe import Model
 from sharpen.terminal import width
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -341,3 +347,20 @@ def test_a_page_that_fails_leaves_the_earlier_one(tmp_path, explanation, monkeyp
         write_html(target, [explanation])
     assert target.read_text() == "earlier"
     assert [p.name for p in tmp_path.iterdir()] == ["a.html"]
+
+
+def test_a_page_that_fails_does_not_hide_the_transcript(tmp_path):
+    clip = tmp_path / "noise.wav"
+    with wave.open(str(clip), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(np.random.default_rng(0).integers(-9999, 9999, 8000, dtype=np.int16).tobytes())
+    (tmp_path / "out" / "noise.html").mkdir(parents=True)  # where the page would be
+    adapt = Adaptation(method="greedy-em", steps=1, explain=True, guard=False)
+    options = Options(language="en", timestamps=False, adapt=adapt, temperature=(0.0,), no_speech_threshold=None)
+    model = Model(small_checkpoint())
+    *_, last = transcribe_files(model, [str(clip)], options, str(tmp_path / "out"), ["txt"])
+    assert last.kind == "finished"
+    assert "no page of explanations" in last.reason
+    assert "Is a directory" in last.reason
+    assert last.segments
+    assert (tmp_path / "out" / "noise.txt").read_text(encoding="utf-8").strip()

@@ -219,8 +219,9 @@ def _readings(x: Explanation) -> str:
         items.append(f"<dt>{i}</dt><dd>{_marked(last, text)}</dd>")
         last = text
     return (
-        "<section><h3>Transcript over the updates</h3><p class='facts'>The greedy transcript after each update that "
-        f"changed it; 0 is the source model.</p><dl>{''.join(items)}</dl></section>"
+        "<section><h3>Transcript over the updates</h3><p class='facts'>The greedy transcript, decoded without "
+        "timestamps, after each update that changed it; 0 is before the first update.</p>"
+        f"<dl>{''.join(items)}</dl></section>"
     )
 
 
