@@ -23,8 +23,8 @@ from sharpen.method.objectives import METHODS, Method, em_tok
 from sharpen.method.optimiser import Moments, adamw
 from sharpen.method.policy import generator
 from sharpen.method.search import beam, greedy, sample
-from sharpen.models.whisper import WhisperPolicy
 from sharpen.models.log_mel import log_mel
+from sharpen.models.whisper import WhisperPolicy
 
 ADAPTING = [name for name, row in METHODS.items() if row.search]
 IDS = ["a", "b", "c"]

@@ -1,19 +1,26 @@
 import math
 import re
+import wave
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from models.small import small_checkpoint
 
 from sharpen.errors import SharpenError
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.episode import Step, Trace
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.speech.alignment import stretches
 from sharpen.speech.decoding import Decoded
-from sharpen.speech.drawing import TRUNK, branches, columns, curve_svg, fit, level, tree_svg
+from sharpen.speech.drawing import TRUNK, branches, curve_svg, fit, level, tree_svg
 from sharpen.speech.explain import Explanation, as_html, as_text, write_html
+from sharpen.speech.files import transcribe_files
+from sharpen.speech.options import Options
+from sharpen.speech.transcribe import Model
+from sharpen.terminal import width
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -111,6 +118,25 @@ def test_text_without_spaces_is_aligned_by_character():
     assert [(s.source, s.adapted) for s in found if s.changed] == [(("雨",), ("雪",))]
 
 
+def test_characters_keep_their_marks():
+    (thai,) = stretches("ที่นี่", "ที่นี่")
+    assert thai.source == ("ที่", "นี่")
+    assert stretches("  cafe\u0301 au\nlait ", "")[0].source == ("cafe\u0301 ", "au\n", "lait ")
+
+
+def test_words_with_marks_line_up(explanation, tokenizer):
+    source, adapted = decoded(tokenizer, "cafe\u0301 two"), decoded(tokenizer, "ca two")
+    lines = as_text(replace(explanation, source=source, adapted=adapted)).splitlines()[1:4]
+    assert lines == ["  source   cafe\u0301 two", "  adapted  ca   two", "           ^^^^"]
+
+
+def test_an_unchanged_text_is_folded_by_its_width(explanation, tokenizer):
+    same = decoded(tokenizer, "今日は雨です" * 10)
+    lines = as_text(replace(explanation, source=same, adapted=same), size=40).splitlines()[1:-3]
+    assert max(map(width, lines)) == 39  # 13 columns of indent, 13 characters of two
+    assert "".join(lines).replace("unchanged", "").replace(" ", "") == same.text
+
+
 def test_text_for_the_terminal(explanation):
     assert as_text(explanation) == (
         "ship & <sea> · em-tok-b · 3 steps · 12.3 s\n"
@@ -124,7 +150,7 @@ def test_text_for_the_terminal(explanation):
 
 
 def test_text_folds_at_the_width_and_marks_only_what_changed(explanation):
-    lines = as_text(explanation, width=40).splitlines()[1:-3]
+    lines = as_text(explanation, size=40).splitlines()[1:-3]
     assert lines == [
         "  source   he was in a       fleet and",
         "  adapted  he was an athlete       and",
@@ -148,7 +174,7 @@ def test_text_says_what_happened_otherwise(explanation):
         "ship & <sea> · em-tok-b · 0 steps\n"
         "  unchanged  he was in a fleet and agent\n"
         "  stopped: why\n"
-        "  guard: it repeats; the source transcript stands\n"
+        "  guard: it repeats; the source transcript is kept\n"
     )
 
 
@@ -266,8 +292,8 @@ def test_a_hypothesis_cut_by_the_limit_ends_open(tokenizer):
 def test_a_long_trunk_stays_narrow(tokenizer, tokens):
     words = " ".join(["and"] * tokens)
     svg = tree_svg(grown(tokenizer, [words + " one", words + " two"]), tokenizer.decode, "")
-    width = float(re.search(r'width="(\d+)"', svg)[1])
-    assert width < (1000 if tokens == 30 else 2200)
+    across = float(re.search(r'width="(\d+)"', svg)[1])
+    assert across < (1000 if tokens == 30 else 2200)
     assert ("…" in svg) == (tokens == 440)
 
 
@@ -283,7 +309,11 @@ def test_fit():
     assert fit("one two three", 8, ends=False) == "one…ree"
     assert fit("one", 2, ends=True) == ""
     for room in range(3, 9):
-        assert columns(fit("今日は雨です", room, ends=False)) <= room
+        assert width(fit("今日は雨です", room, ends=False)) <= room
+        for ends in (False, True):
+            text = fit("e\u0301" * 20, room, ends=ends)
+            assert width(text) == room
+            assert text.count("e") == text.count("\u0301") == room - 1
 
 
 def test_the_curve_says_its_numbers():
@@ -317,3 +347,20 @@ def test_a_page_that_fails_leaves_the_earlier_one(tmp_path, explanation, monkeyp
         write_html(target, [explanation])
     assert target.read_text() == "earlier"
     assert [p.name for p in tmp_path.iterdir()] == ["a.html"]
+
+
+def test_a_page_that_fails_does_not_hide_the_transcript(tmp_path):
+    clip = tmp_path / "noise.wav"
+    with wave.open(str(clip), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(np.random.default_rng(0).integers(-9999, 9999, 8000, dtype=np.int16).tobytes())
+    (tmp_path / "out" / "noise.html").mkdir(parents=True)  # where the page would be
+    adapt = Adaptation(method="greedy-em", steps=1, explain=True, guard=False)
+    options = Options(language="en", timestamps=False, adapt=adapt, temperature=(0.0,), no_speech_threshold=None)
+    model = Model(small_checkpoint())
+    *_, last = transcribe_files(model, [str(clip)], options, str(tmp_path / "out"), ["txt"])
+    assert last.kind == "finished"
+    assert "no page of explanations" in last.reason
+    assert "Is a directory" in last.reason
+    assert last.segments
+    assert (tmp_path / "out" / "noise.txt").read_text(encoding="utf-8").strip()

@@ -1,5 +1,8 @@
 import json
 import os
+import subprocess
+import sys
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +62,7 @@ GOLDEN = {
     "vtt": (
         "WEBVTT\n\n"
         "00:00.000 --> 00:02.500\nThe first café;\twith a tab.\n\n"
-        "00:02.500 --> 01:00:00.000\nAn arrow -&gt; and a new line.\n\n"
+        "00:02.500 --> 01:00:00.000\nAn arrow --&gt; and a new line.\n\n"
         "01:01:01.250 --> 01:01:02.000\n日本 &amp; &lt;third&gt;\n\n"
     ),
     "tsv": (
@@ -69,6 +72,19 @@ GOLDEN = {
         "3661250\t3662000\t日本 & <third>\n"
     ),
 }
+
+
+@pytest.mark.parametrize("arrow", ["-->", "--->", "---->", "-->-->", "--> --->", "<-->"])
+def test_no_text_looks_like_the_times_of_a_cue(tmp_path, arrow):
+    write(tmp_path, [Piece(0.0, 1.0, f" a {arrow} b\x0b00:00\u2028{arrow}\x85c")], ["srt", "vtt"])
+    for name, blank in (("srt", 1), ("vtt", 2)):
+        lines = (tmp_path / f"talk.{name}").read_text(encoding="utf-8").splitlines()
+        assert sum("-->" in line for line in lines) == 1
+        assert lines.count("") == blank  # nothing else ends the cue
+    assert f"a {arrow.replace('<', '&lt;').replace('>', '&gt;')} b" in (tmp_path / "talk.vtt").read_text(
+        encoding="utf-8"
+    )
+
 
 EMPTY = {"txt": "", "srt": "", "vtt": "WEBVTT\n\n", "tsv": "start\tend\ttext\n"}
 
@@ -244,3 +260,47 @@ def test_a_name_as_long_as_names_can_be(tmp_path):
         written.finish()
     write_text(tmp_path / f"{stem}.json", "{}")
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".txt"]
+
+
+def test_links_are_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    target = tmp_path / "real" / "page.html"
+    target.write_text("earlier")
+    for name in ("page.html", "talk.txt"):
+        (tmp_path / name).symlink_to(tmp_path / "real" / name)  # talk.txt is not there yet
+    write_text(tmp_path / "page.html", "new")
+    write(tmp_path, PIECES[:1], ["txt"])
+    assert target.read_text() == "new"
+    assert (tmp_path / "real" / "talk.txt").read_text(encoding="utf-8") == "The first café;\twith a tab.\n"
+    assert (tmp_path / "page.html").is_symlink()
+    assert (tmp_path / "talk.txt").is_symlink()
+    assert sorted(p.name for p in (tmp_path / "real").iterdir()) == ["page.html", "talk.txt"]
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    write_text(pipe, "page")
+    reader.join(timeout=10)
+    assert received == ["page"]
+    assert pipe.is_fifo()
+    assert write_text("/dev/null", "page").is_char_device()
+    with pytest.raises(SharpenError, match="cannot be written: Is a directory; choose another path"):
+        write_text(tmp_path, "page")
+
+
+@pytest.mark.parametrize("where", ["/dev/stdout", "/dev/fd/1"])
+@pytest.mark.parametrize("redirected", [True, False])
+def test_standard_output_keeps_what_is_around_it(tmp_path, where, redirected):
+    script = f"from sharpen.speech.writers import write_text\nprint('a')\nwrite_text({where!r}, 'page\\n')\nprint('b')"
+    command = [sys.executable, "-c", script]
+    if redirected:
+        with (tmp_path / "out").open("wb") as file:
+            subprocess.run(command, stdout=file, check=True)
+        text = (tmp_path / "out").read_bytes()
+    else:
+        text = subprocess.run(command, capture_output=True, check=True).stdout
+    assert text == b"a\npage\nb\n"

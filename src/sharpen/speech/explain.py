@@ -1,10 +1,9 @@
-"""What adaptation changed, for people: a few lines for the terminal, and a page that needs nothing but itself."""
+"""What adaptation changed, for a reader: a few lines for the terminal, and a self-contained HTML page."""
 
 from __future__ import annotations
 
 import codecs
 import math
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,11 +12,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sharpen.method.trace import Step, Trace
-from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.speech import TokenText
 from sharpen.speech.alignment import Stretch, stretches
 from sharpen.speech.decoding import Decoded
-from sharpen.speech.drawing import LEVELS, columns, curve_svg, level, percent, tree_svg
+from sharpen.speech.drawing import LEVELS, curve_svg, level, percent, tree_svg
 from sharpen.speech.writers import write_text
+from sharpen.terminal import pad, width, wrap
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
@@ -25,26 +25,27 @@ RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """One window before and after its episode; the trace comes from a run with `explain`."""
+    """One window before and after its episode; its trace comes from a run with `Adaptation(explain=True)`."""
 
     name: str  # of the recording, and of the window where it has several
     method: str
-    source: Decoded  # what the model as it is makes of it
-    adapted: Decoded  # what the adapted model makes of it, whether or not the guard let it pass
+    source: Decoded  # the answer of the source model
+    adapted: Decoded  # the answer of the adapted model, even if the guard rejected it
     trace: Trace
-    tokenizer: WhisperTokenizer
-    guard: str = ""  # why the source's result stands instead; empty where the adapted one does
+    tokenizer: TokenText
+    guard: str = ""  # why the guard rejected the adapted answer; empty if it did not
     seconds: float = 0.0  # of the whole window
 
 
-def as_text(explanation: Explanation, *, width: int = 80, colour: bool = False) -> str:
-    """A few lines for the terminal; what changed is underlined with ^, so that nothing depends on colour."""
+def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False) -> str:
+    """A few lines for a terminal of `size` columns; changed words are underlined with ^, and coloured if asked for."""
     x, steps = explanation, explanation.trace.steps
     lines = [f"{x.name} · {_facts(x)}"]
     if x.source.text == x.adapted.text:
-        lines += textwrap.wrap(x.source.text, width, initial_indent="  unchanged  ", subsequent_indent=" " * 13)
+        first, *others = wrap(x.source.text, max(20, size - 13)) or [""]
+        lines += [f"  unchanged  {first}".rstrip(), *(" " * 13 + line for line in others)]
     else:
-        lines += _aligned(stretches(x.source.text, x.adapted.text), width, colour)
+        lines += _aligned(stretches(x.source.text, x.adapted.text), size, colour)
     if steps:
         lines += [_bar("H_tok", [s.H_tok for s in steps]), _bar("H_seq", [s.H_seq for s in steps]), "  " + _work(steps)]
     lines += [f"  {note}" for note in _notes(x)]
@@ -60,13 +61,13 @@ def _facts(x: Explanation) -> str:
 def _notes(x: Explanation) -> list[str]:
     return [
         *([f"stopped: {x.trace.stopped}"] if x.trace.stopped else []),
-        *([f"guard: {x.guard}; the source transcript stands"] if x.guard else []),
+        *([f"guard: {x.guard}; the source transcript is kept"] if x.guard else []),
     ]
 
 
-def _aligned(found: list[Stretch], width: int, colour: bool) -> list[str]:
-    """Both texts one above the other, folded at `width` columns."""
-    names, room = ("  source   ", "  adapted  "), max(20, width - 11)
+def _aligned(aligned: list[Stretch], size: int, colour: bool) -> list[str]:
+    """Both texts one above the other, folded at `size` columns."""
+    names, room = ("  source   ", "  adapted  "), max(20, size - 11)
     lines: list[str] = []
     upper, lower, marks, used = "", "", "", 0
 
@@ -75,33 +76,28 @@ def _aligned(found: list[Stretch], width: int, colour: bool) -> list[str]:
         if marks.strip():
             lines.append((" " * 11 + marks).rstrip())
 
-    for stretch in found:
-        pairs = list(zip_longest(stretch.source, stretch.adapted, fillvalue=""))
-        for i, (a, b) in enumerate(pairs):
-            wide = max(columns(a.strip()), columns(b.strip()))
+    for stretch in aligned:
+        words = [(a.strip(), b.strip()) for a, b in zip_longest(stretch.source, stretch.adapted, fillvalue="")]
+        for i, (a, b) in enumerate(words):
+            wide = max(width(a), width(b))
             if used and used + wide > room:
                 flush()
                 upper, lower, marks, used = "", "", "", 0
-            ends = i + 1 == len(pairs)
             mark = "^" if stretch.changed else " "
-            upper += _painted(a.strip(), RED if colour and stretch.changed else "") + _pad(a, wide)
-            lower += _painted(b.strip(), GREEN if colour and stretch.changed else "") + _pad(b, wide)
-            marks += mark * wide + (" " if ends else mark)
+            upper += _painted(pad(a, wide + 1), a, RED if colour and stretch.changed else "")
+            lower += _painted(pad(b, wide + 1), b, GREEN if colour and stretch.changed else "")
+            marks += mark * wide + (" " if i + 1 == len(words) else mark)
             used += wide + 1
     flush()
     return lines
 
 
-def _painted(text: str, colour: str) -> str:
-    return f"{colour}{text}{PLAIN}" if colour and text else text
-
-
-def _pad(word: str, wide: int) -> str:
-    return " " * (wide - columns(word.strip()) + 1)
+def _painted(padded: str, word: str, colour: str) -> str:
+    return f"{colour}{word}{PLAIN}{padded[len(word) :]}" if colour and word else padded
 
 
 def _bar(name: str, values: Sequence[float]) -> str:
-    """One block for each step, measured from zero."""
+    """One block for each step; its height is the entropy, from zero."""
     peak = max((v for v in values if math.isfinite(v)), default=0.0) or 1.0
     bars = "".join(BLOCKS[min(7, max(0, math.ceil(8 * v / peak) - 1))] if math.isfinite(v) else "?" for v in values)
     return f"  {name}    {values[0]:.2f} {bars} {values[-1]:.2f} nats"
@@ -120,21 +116,21 @@ def _from_to(first: int, last: int) -> str:
 
 
 def as_html(explanations: Iterable[Explanation]) -> str:
-    """One page for all windows, with its style inside and nothing to fetch."""
-    found = list(explanations)
+    """One page for all windows; its style is inside and it loads nothing."""
+    windows = list(explanations)
     style = files("sharpen.speech").joinpath("assets/explain.css").read_text(encoding="utf-8")
-    toc = "".join(f'<li><a href="#w{i}">{escape(x.name)}</a> · {escape(x.method)}</li>' for i, x in enumerate(found, 1))
-    nav = f'<nav aria-label="Windows"><ol>{toc}</ol></nav>' if len(found) > 1 else ""
-    articles = "".join(_article(i, x) for i, x in enumerate(found, 1))
+    links = [f'<li><a href="#w{i}">{escape(x.name)}</a> · {escape(x.method)}</li>' for i, x in enumerate(windows, 1)]
+    nav = f'<nav aria-label="Windows"><ol>{"".join(links)}</ol></nav>' if len(windows) > 1 else ""
+    articles = "".join(_article(i, x) for i, x in enumerate(windows, 1))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>What adaptation changed</title><style>{style}</style></head>\n<body><main>"
         "<h1>What adaptation changed</h1>"
-        "<p class='lead'>The model was adapted to each input alone, without a transcript, by making its own output "
-        "distribution less uncertain; then it answered, and the adaptation was forgotten. Colour is entropy, in nats: "
-        "how undecided the model was about the next token.</p>"
+        "<p class='lead'>The model was adapted to each window separately, without a reference transcript, by "
+        "minimising the entropy of its own output. Then it transcribed the window, and the adaptation was discarded. "
+        "Colour shows entropy in nats: how uncertain the model was about the next token.</p>"
         f"{_legend()}{nav}\n{articles}</main></body></html>\n"
     )
 
@@ -145,8 +141,8 @@ def _legend() -> str:
         f'<li><i class="e{k}"></i>{bound:g}{"+" if k == len(LEVELS) else ""}</li>' for k, bound in enumerate(bounds)
     )
     return (
-        "<ul class='legend' aria-label='Entropy in nats, from certain to undecided'>"
-        f"<li>certain</li>{swatches}<li>undecided</li></ul>"
+        "<ul class='legend' aria-label='Entropy in nats, from certain to uncertain'>"
+        f"<li>certain</li>{swatches}<li>uncertain</li></ul>"
     )
 
 
@@ -164,8 +160,8 @@ def _article(number: int, x: Explanation) -> str:
     if steps:
         curve = curve_svg([s.H_tok for s in steps], [s.H_seq for s in steps])
         sections.append(
-            "<div class='pair'><section><h3>Entropy of the output</h3>"
-            f"<figure>{curve}<figcaption>Mean over the hypotheses, before each update, in nats. {escape(_work(steps))}."
+            "<div class='pair'><section><h3>Entropy over the updates</h3>"
+            f"<figure>{curve}<figcaption>Mean over the hypotheses before each update, in nats. {escape(_work(steps))}."
             f"</figcaption></figure></section>{_readings(x)}</div>"
         )
         sections += _trees(x)
@@ -173,9 +169,9 @@ def _article(number: int, x: Explanation) -> str:
 
 
 def _changes(x: Explanation) -> str:
-    found = stretches(x.source.text, x.adapted.text)
+    aligned = stretches(x.source.text, x.adapted.text)
     words = []
-    for stretch in found:
+    for stretch in aligned:
         before, after = "".join(stretch.source), "".join(stretch.adapted)
         if not stretch.changed:
             words.append(escape(after))
@@ -183,29 +179,29 @@ def _changes(x: Explanation) -> str:
         edits = [f"<del>{escape(before.strip())}</del>"] if before else []
         edits += [f"<ins>{escape(after.strip())}</ins>"] if after else []
         words.append(" ".join(edits) + " " * (before + after).endswith(" "))
-    same = "" if any(stretch.changed for stretch in found) else "<p class='facts'>No word changed.</p>"
-    return f"<p class='words'>{''.join(words) or '<em>nothing was said</em>'}</p>{same}"
+    same = "" if any(stretch.changed for stretch in aligned) else "<p class='facts'>No word changed.</p>"
+    return f"<p class='words'>{''.join(words) or '<em>no speech</em>'}</p>{same}"
 
 
-def _tokens(title: str, decoded: Decoded, tokenizer: WhisperTokenizer) -> str:
+def _tokens(title: str, decoded: Decoded, tokenizer: TokenText) -> str:
     spans, rows, total = [], [], 0.0
     for text, logprob, entropy in _pieces(decoded, tokenizer):
         word = text.lstrip()
         shown = escape(word or "·")
         facts = f"“{escape(text)}” · probability {percent(logprob)} · entropy {entropy:.2f} nats"
-        gap = " " if word != text else ""  # outside of the colour, where a line may break
+        gap = " " if word != text else ""  # outside of the coloured span, so that a line can break here
         spans.append(f'{gap}<span class="{level(entropy)}" title="{facts}">{shown}</span>')
         total += entropy
         rows.append(f"<tr><td>{shown}</td><td>{percent(logprob)}</td><td>{entropy:.2f}</td></tr>")
     return (
         f"<section><h3>{title}</h3><p class='tokens'>{''.join(spans)}</p>"
-        f"<details><summary>{len(rows)} tokens, {total:.1f} nats in all</summary><table><thead><tr><th>token</th>"
+        f"<details><summary>{len(rows)} tokens, {total:.1f} nats in total</summary><table><thead><tr><th>token</th>"
         f"<th>probability</th><th>entropy</th></tr></thead><tbody>{''.join(rows)}</tbody></table></details></section>"
     )
 
 
-def _pieces(decoded: Decoded, tokenizer: WhisperTokenizer) -> Iterator[tuple[str, float, float]]:
-    """Text, log-probability and entropy of each text token; a character cut by tokens goes to the one that ends it."""
+def _pieces(decoded: Decoded, tokenizer: TokenText) -> Iterator[tuple[str, float, float]]:
+    """Text, log-probability and entropy of each text token; a character of several tokens belongs to the last one."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     for token, logprob, entropy in zip(decoded.tokens, decoded.logprobs, decoded.entropies, strict=True):
         if tokenizer.is_text(token):
@@ -213,7 +209,7 @@ def _pieces(decoded: Decoded, tokenizer: WhisperTokenizer) -> Iterator[tuple[str
 
 
 def _readings(x: Explanation) -> str:
-    """The greedy transcript wherever an update changed it, what is new marked."""
+    """The greedy transcript after each update that changed it, with the changes marked."""
     readings = [(i, x.tokenizer.decode(s.greedy).strip()) for i, s in enumerate(x.trace.steps) if s.greedy is not None]
     readings.append((len(x.trace.steps), x.adapted.text))
     items, last = [], None
@@ -223,8 +219,9 @@ def _readings(x: Explanation) -> str:
         items.append(f"<dt>{i}</dt><dd>{_marked(last, text)}</dd>")
         last = text
     return (
-        "<section><h3>What it would have said</h3><p class='facts'>Greedy transcript after so many updates, where it "
-        f"changed.</p><dl>{''.join(items)}</dl></section>"
+        "<section><h3>Transcript over the updates</h3><p class='facts'>The greedy transcript, decoded without "
+        "timestamps, after each update that changed it; 0 is before the first update.</p>"
+        f"<dl>{''.join(items)}</dl></section>"
     )
 
 
@@ -259,17 +256,17 @@ def _trees(x: Explanation) -> list[str]:
         figures.append(
             f"<section><h3>{title}</h3><figure><div class='scroll' tabindex='0' role='region' aria-label='{title}'>"
             f"{tree_svg(tree, x.tokenizer.decode, title)}</div></figure><details><summary>As text</summary><table>"
-            f"<thead><tr><th>hypothesis</th><th>probability</th><th>times</th></tr></thead><tbody>{rows}</tbody></table>"
+            f"<thead><tr><th>hypothesis</th><th>probability</th><th>count</th></tr></thead><tbody>{rows}</tbody></table>"
             "</details></section>"
         )
     caption = (
-        "<p class='facts'>Left to right: one token after another. A branch is as wide as the number of hypotheses that "
-        "take it and has the colour of the entropy where it was chosen; a dot is the end of a hypothesis, open where "
-        "the length limit cut it, with its probability.</p>"
+        "<p class='facts'>Tokens run from left to right. The width of a branch is the number of hypotheses that take "
+        "it; its colour is the entropy at the point of choice. A dot is the end of a hypothesis (open: cut by the "
+        "length limit), followed by the probability of the hypothesis.</p>"
     )
     return [*figures, caption] if figures else []
 
 
 def write_html(path: str | Path, explanations: Iterable[Explanation]) -> Path:
-    """Writes the page."""
+    """Writes the page and returns its path."""
     return write_text(path, as_html(explanations))

@@ -100,8 +100,6 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
                 state.files.add(segment)
             if job.finished:
                 state.files.finish(_meta(job))
-        if job.finished and state.page is not None and job.adapted:
-            write_html(state.page, explanations(job))
     except Exception as error:
         job.cancel()
         if state.files is not None:
@@ -112,6 +110,11 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
     state.done = job.done
     if job.finished:
         warnings = [f"{job.audio.skipped} damaged packets were skipped"] if job.audio.skipped else []
+        if state.page is not None and job.adapted:
+            try:
+                write_html(state.page, explanations(job))
+            except Exception as error:  # the transcript is complete, whatever becomes of its page
+                warnings.append(f"no page of explanations: {reason(error)}")
         if not job.options.timestamps and job.audio.duration > job.speech.seconds:
             warnings.append("without timestamps Whisper may stop at the first pause of a window: compare with them")
         if job.cut:

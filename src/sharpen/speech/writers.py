@@ -1,7 +1,7 @@
-"""Transcripts as files: txt, srt, vtt, tsv and json, in the layouts that Whisper's users know.
+"""Transcripts as files: txt, srt, vtt, tsv and json, in the layouts of Whisper's own tools.
 
-Segments are written as they come, into a file beside the target that takes its name only when the transcript is whole:
-an error or an interrupt leaves an earlier transcript as it was, and nothing half-written.
+Segments are written as they come, to a temporary file beside the target. It takes the target's name when the transcript
+is complete: an error or an interrupt leaves an earlier transcript as it was, and nothing half-written.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -23,12 +25,14 @@ from sharpen.errors import SharpenError
 if TYPE_CHECKING:
     from sharpen.speech.longform import Segment  # only the type: stems and formats are checked before torch is loaded
 
-STDIN = "-"  # as an input: standard input
+STDIN = "-"  # the name of standard input among the inputs
 STDIN_STEM = "stdin"
+_DESCRIPTOR = re.compile(r"/dev/(?:(stdout)|(stderr)|fd/(\d{1,9}))")
+_ARROW = re.compile("-{2,}>")
 
 
 class Writer:
-    """Plain text, one segment per line; the other formats change what stands before, in and after the lines."""
+    """Plain text, one segment per line; other formats override what comes before, in and after the lines."""
 
     def start(self, file: IO[str]) -> None:
         """Write what comes before the first segment."""
@@ -44,7 +48,8 @@ class Writer:
 class SrtWriter(Writer):
     def add(self, file: IO[str], number: int, segment: Segment) -> None:
         start, end = clock(segment.start, hours=True, point=","), clock(segment.end, hours=True, point=",")
-        file.write(f"{number}\n{start} --> {end}\n{_cue(segment.text)}\n\n")
+        text = _ARROW.sub("->", _one_line(segment.text))  # players take a line with "-->" for a cue's times
+        file.write(f"{number}\n{start} --> {end}\n{text}\n\n")
 
 
 class VttWriter(Writer):
@@ -52,7 +57,7 @@ class VttWriter(Writer):
         file.write("WEBVTT\n\n")
 
     def add(self, file: IO[str], number: int, segment: Segment) -> None:
-        text = escape(_cue(segment.text), quote=False)  # "<" would begin a tag
+        text = escape(_one_line(segment.text), quote=False)  # "<" would begin a tag, and "-->" is not allowed
         file.write(f"{clock(segment.start)} --> {clock(segment.end)}\n{text}\n\n")
 
 
@@ -66,7 +71,7 @@ class TsvWriter(Writer):
 
 
 class JsonWriter(Writer):
-    """`segments` come first, so that they can be written before the whole text is known."""
+    """`segments` come first: they are written before the whole text is known."""
 
     def start(self, file: IO[str]) -> None:
         file.write('{"segments": [')
@@ -107,7 +112,7 @@ class TranscriptFiles:
         try:
             for name, path in self.paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                aside = _aside(path)
+                aside = _aside(_behind_links(path))
                 self._open[name] = aside.open("x", encoding="utf-8", newline="\n")
                 WRITERS[name].start(self._open[name])
         except OSError as error:
@@ -123,16 +128,16 @@ class TranscriptFiles:
             file.flush()
 
     def finish(self, meta: Mapping[str, Any] | None = None) -> list[Path]:
-        """Complete the files and give them their names. `meta` are JSON's keys besides text and segments."""
+        """Complete the files and give them their names. `meta` has JSON's keys besides text and segments."""
         if set(self._open) != set(self.paths):
             raise SharpenError("finish() was called outside of `with TranscriptFiles(...)`, or twice")
         text = "".join(self._texts).strip()
         for name, file in self._open.items():
             WRITERS[name].finish(file, text, meta or {})
             file.close()
-        # All are complete before the first takes its name.
+        # All files are complete before the first takes its name.
         for name in list(self._open):
-            os.replace(self._open[name].name, self.paths[name])
+            os.replace(self._open[name].name, _behind_links(self.paths[name]))
             del self._open[name]
         return list(self.paths.values())
 
@@ -142,7 +147,7 @@ class TranscriptFiles:
         self.discard()
 
     def discard(self) -> None:
-        """Removes what is not complete, also where the disk is full and closing a file fails again."""
+        """Removes files that are not complete, even if closing them fails because the disk is full."""
         for file in self._open.values():
             with suppress(OSError):
                 file.close()
@@ -152,21 +157,21 @@ class TranscriptFiles:
 
 
 def parse_formats(formats: str | Iterable[str]) -> list[str]:
-    """Names of formats from a list or from "srt,json"; "all" is all of them."""
+    """Names of formats, from a list or from "srt,json"; "all" stands for all of them."""
     names = [n.strip() for n in formats.split(",")] if isinstance(formats, str) else list(formats)
     unknown = [n for n in names if n not in WRITERS and n != "all"]
     if unknown or not names:
-        found = ", ".join(unknown) or "(none)"
-        raise SharpenError(f"unknown output format {found}; choose from {', '.join(WRITERS)} or all")
+        given = ", ".join(unknown) or "(none)"
+        raise SharpenError(f"unknown output format {given}; choose from {', '.join(WRITERS)} or all")
     return list(WRITERS) if "all" in names else list(dict.fromkeys(names))
 
 
 def plan_outputs(inputs: Iterable[str | Path]) -> dict[str, str]:
-    """A stem for the outputs of each input, all different, so that no input overwrites another's transcript.
+    """Input -> the stem of its output files, all different, so that no input overwrites another's transcript.
 
-    A stem that is alone stays as it is. Inputs that share one are told apart by the suffix (`x.wav`, `x.flac`), else by
-    the nearest folders that differ (`x.a`, `x.b`), whatever their order. Upper and lower case count as equal, as they
-    are on some file systems. An input given twice appears once; a link has its own name, whatever it leads to.
+    A stem that no other input has is used as it is. Inputs with the same stem are told apart by the suffix (`x.wav`,
+    `x.flac`), else by the nearest folders that differ (`x.a`, `x.b`), in any order. Upper and lower case count as
+    equal, as on some file systems. An input given twice appears once. A symbolic link keeps its own name.
     """
     files = {STDIN if str(i) == STDIN else os.path.abspath(i): str(i) for i in reversed(list(inputs))}
     names = {given: _stems(path) for path, given in reversed(files.items())}
@@ -182,7 +187,7 @@ def plan_outputs(inputs: Iterable[str | Path]) -> dict[str, str]:
 
 
 def _stems(path: str) -> list[str]:
-    """Stems for one input, from the plainest to the one that names all its folders."""
+    """Stems for one input, from the shortest to the one that names all its folders."""
     if path == STDIN:
         return [STDIN_STEM]
     file = Path(path)
@@ -191,7 +196,7 @@ def _stems(path: str) -> list[str]:
 
 
 def _numbered(stems: Mapping[str, str]) -> dict[str, str]:
-    """The last resort, for names that differ only by case or by where their dots are."""
+    """Numbers the stems that are still equal: they differ only by case, or in where their dots are."""
     result: dict[str, str] = {}
     taken: set[str] = set()
     for given, stem in stems.items():
@@ -206,7 +211,7 @@ def _numbered(stems: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_dict(segment: Segment) -> dict[str, Any]:
-    """A segment under the names that Whisper's JSON has, and ours after them; what is not finite becomes null."""
+    """A segment with the keys of Whisper's JSON, then ours; NaN and infinity become None."""
     return {
         "id": int(segment.id),
         "seek": int(segment.seek),
@@ -236,34 +241,65 @@ def _milliseconds(seconds: float) -> int:
 
 
 def number(x: float, digits: int = 6) -> float | None:
-    """What JSON can hold: null for what is no number."""
+    """Rounded for JSON, which has no NaN and no infinity: they become None."""
     return round(float(x), digits) if math.isfinite(x) else None
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split("\n")).replace("\r", " ").strip()
+    return " ".join(text.splitlines()).strip()
 
 
-def _cue(text: str) -> str:
-    return _one_line(text).replace("-->", "->")  # the arrow would end the cue
+def _behind_links(path: Path) -> Path:
+    """The file that a symbolic link leads to: it is written, and the link stays."""
+    return Path(os.path.realpath(path))
 
 
 def _aside(path: Path) -> Path:
-    """A name in the same folder that nobody has; short, since the path's own may be as long as names can be."""
+    """A free name in the same folder; short, since the path's own name may be as long as the file system allows."""
     return path.with_name(f".{secrets.token_hex(8)}.part")
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Writes beside the target, then gives it its name: an interrupt leaves what was there before whole."""
+    """Writes a whole file and returns its path.
+
+    An ordinary file is replaced at once: an interrupt leaves what was there before. Symbolic links are followed. Pipes
+    and devices are written to; /dev/stdout and /dev/fd/N continue after what was written to that descriptor.
+    """
     path = Path(path)
+    try:
+        if (descriptor := _descriptor(path)) is not None:
+            _write_to(os.dup(descriptor), text)
+        elif path.exists() and not path.is_file():
+            _write_to(path, text)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(_behind_links(path), text)
+    except BrokenPipeError:
+        raise  # the reader stopped reading, as in `| head`
+    except OSError as error:
+        raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another path") from error
+    return path
+
+
+def _descriptor(path: Path) -> int | None:
+    match = _DESCRIPTOR.fullmatch(str(path))
+    if match is None:
+        return None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return 1 if match[1] else 2 if match[2] else int(match[3])
+
+
+def _write_to(target: int | Path, text: str) -> None:
+    with open(target, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+
+
+def _replace(path: Path, text: str) -> None:
     aside = _aside(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(text, encoding="utf-8", newline="\n")
         os.replace(aside, path)
-    except OSError as error:
-        raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
-    return path

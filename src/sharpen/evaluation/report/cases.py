@@ -15,7 +15,7 @@ from sharpen.evaluation.report.lines import Line
 from sharpen.evaluation.report.markup import latex
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import align, labelled, recount
-from sharpen.speech.drawing import columns as width_of
+from sharpen.terminal import width as width_of
 
 SUBSTITUTED, INSERTED, MISSING = "≠", "+", "–"
 LEGEND = f"{SUBSTITUTED} substituted, {INSERTED} inserted, {MISSING} missing"
