@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.evaluation.report.drawing import new_figure, save_figure
-from sharpen.method.theory import UNBIASED, Link
-from sharpen.method.theory import Row as Estimate
+from sharpen.method.theory import UNBIASED, Estimate, Link
 
 NAMES = f"{'objective':<29} {'search':<7} {'baseline':<9} {'Z':<7}"
 NUMBERS = f"{'bias':>8} {'rescaled':>8} {'variance':>8}"
