@@ -234,7 +234,7 @@ def test_one_odd_file_does_not_stop_the_others(tiny, tmp_path, monkeypatch):
 def test_a_text_that_the_limit_ends_is_warned_of(tiny, monkeypatch):
     monkeypatch.setattr(transcribe, "decode", lambda *given: [replace(x, finished=False) for x in decode(*given)])
     (event,) = (e for e in files.transcribe_files(tiny, [str(CLIPS[0]["path"])], Options()) if e.kind == "finished")
-    assert "length limit, and ends too early or repeats itself, at 0 s" in event.reason
+    assert "the length limit cut the text at 0 s" in event.reason
 
 
 def test_silence_between_and_alone(tiny):
