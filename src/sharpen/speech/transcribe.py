@@ -222,8 +222,10 @@ class Transcript:
 class Model:
     """A loaded Whisper."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.policy = WhisperPolicy(checkpoint)
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.policy = WhisperPolicy(checkpoint, device, dtype)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -259,9 +261,7 @@ def load(name: str | Path = "base", *, device: str = "auto", dtype: Dtype = "flo
     with torch.inference_mode(False):  # weights that are made inside of it could never be adapted
         checkpoint = load_checkpoint(name)
         device = default_device() if device == "auto" else device
-        module: torch.nn.Module = checkpoint.model
         try:
-            module.to(device=torch.device(device), dtype=getattr(torch, dtype))
+            return Model(checkpoint, device, getattr(torch, dtype))
         except (RuntimeError, AssertionError, AttributeError, TypeError) as error:
             raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error
-        return Model(checkpoint)
