@@ -211,7 +211,7 @@ def test_a_guess_that_is_no_speech_does_not_take_the_place_of_a_text(monkeypatch
 
 def test_weights_that_are_no_numbers_are_told():
     checkpoint = small_checkpoint()
-    checkpoint.model.model.decoder.layer_norm.weight[0] = float("nan")
+    checkpoint.weights.decoder.norm.weight[0] = float("nan")
     window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
     for how in ("greedy", "beam"):
         with pytest.raises(SharpenError, match="w: the model's output is NaN"):

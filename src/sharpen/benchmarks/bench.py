@@ -190,8 +190,8 @@ def _line(bench: Bench, model: str, case: Case, timings: list[Timing], audio: fl
     episodes = [timing.episode() for timing in timings]
     stages = {stage: sum(e[stage] for e in episodes) / n for stage in STAGES}
     steps = {"stem": 1, "decode": 1}
-    config = bench.checkpoint.model.config
-    found = [limit(machine, config, t.work, case.batch) for t in timings if t.work is not None]
+    dims = bench.checkpoint.dimensions
+    found = [limit(machine, dims, t.work, case.batch) for t in timings if t.work is not None]
     limits = {s: sum(f[s] for f in found) / n * steps.get(s, 10) for s in STAGES} if found else None
     return Line(model, case, n, audio, stages, limits)
 

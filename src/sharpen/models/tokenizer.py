@@ -134,6 +134,14 @@ class WhisperTokenizer:
     def is_text(self, token: int) -> bool:
         return token < self.eot or token in self._added or (token < len(self.pieces) and self.pieces[token] != b"")
 
+    def text_mask(self) -> NDArray[np.bool_]:
+        """Which tokens are text: (vocab_size,)."""
+        mask = np.zeros(self.vocab_size, dtype=np.bool_)
+        mask[: self.eot] = True
+        mask[[token for token in range(self.eot, len(self.pieces)) if self.is_text(token)]] = True
+        mask[list(self._added)] = True
+        return mask
+
     def is_timestamp(self, token: int) -> bool:
         return self.timestamp_begin <= token < self.timestamp_end
 

@@ -46,7 +46,7 @@ def test_installed_packages_load_verified_and_without_a_network(package_files, n
     assert loaded.verified
     assert loaded.format == "ctranslate2"
     assert "==" in loaded.source
-    assert sum(parameter.numel() for parameter in loaded.model.parameters()) == parameters
+    assert loaded.dimensions.parameters == parameters
     assert loaded.tokenizer.multilingual == (name == "base")
     assert loaded.suppress == loaded.tokenizer.suppressed()
     assert loaded.suppress_first == (220, loaded.tokenizer.eot)
@@ -61,7 +61,7 @@ def test_a_package_in_parts_is_joined_and_not_imported(model, installed, no_netw
     assert loaded.verified
     assert loaded.source == "sharpen-test-part1==1.0.0 and sharpen-test-part2==1.0.0"
     assert 7 in loaded.suppress
-    assert torch.equal(loaded.model.proj_out.weight, model.proj_out.weight)
+    assert torch.equal(loaded.weights.decoder.tokens.float(), model.proj_out.weight)
     assert not {"sharpen_test_part1", "sharpen_test_part2"} & sys.modules.keys()
 
 

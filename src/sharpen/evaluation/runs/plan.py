@@ -210,5 +210,4 @@ def too_long(seconds: float) -> str:
 
 @cache
 def versions() -> dict[str, str]:
-    packages = {name: version(name) for name in ("torch", "transformers")}
-    return {"sharpen": __version__, **packages, "python": platform.python_version()}
+    return {"sharpen": __version__, "torch": version("torch"), "python": platform.python_version()}

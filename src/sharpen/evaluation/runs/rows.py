@@ -29,7 +29,7 @@ class Row:
     steps: int  # updates; 0 where nothing adapts
     seed: int
     options: Mapping[str, Any]  # all other settings: lr, norms, preset, noise, snr, guard, batch_size, threads…
-    versions: Mapping[str, str]  # of sharpen, torch, transformers, python
+    versions: Mapping[str, str]  # of sharpen, torch, python
     text: str = ""  # the answer
     source_text: str = ""  # what the model as it is answers
     adapted_text: str = ""  # what the adapted one answers, also where the guard refused it

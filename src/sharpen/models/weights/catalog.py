@@ -1,6 +1,5 @@
 """Names, packages and checksums of known checkpoints, and what of them is here. Torch is not imported."""
 
-import hashlib
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -10,8 +9,9 @@ from pathlib import Path
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import ENGLISH, V3
 from sharpen.models.weights import formats, hub
+from sharpen.models.weights.checkpoint import Dimensions
 from sharpen.models.weights.formats import Source
-from sharpen.models.weights.stored import Dimensions, open_bytes
+from sharpen.models.weights.stored import open_content
 
 SIZES = (
     *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
@@ -244,12 +244,10 @@ def _languages(dims: Dimensions) -> str:
 
 
 def verify(source: Source, sha256: str) -> str:
-    digest = hashlib.sha256()
-    for path in source.weights:
-        if not path.stat().st_size:
-            return "damaged"
-        digest.update(open_bytes((path,)))
-    return "yes" if digest.hexdigest() == sha256 else "damaged"
+    """ "yes" where the weights have that checksum, else "damaged"."""
+    if not all(path.stat().st_size for path in source.weights):
+        return "damaged"
+    return "yes" if open_content(source.weights).sha256() == sha256 else "damaged"
 
 
 def _installed_file(member: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""CTranslate2's `model.bin`, what faster-whisper uses: float16, bfloat16 or float32.
+"""CTranslate2's `model.bin`, which faster-whisper uses: float16, bfloat16 or float32.
 
 Binary version 6: u32 version, text spec name, u32 spec revision, u32 count, then the variables (text name, u8 rank,
 u32 x rank shape, u8 dtype, u32 bytes, data), then u32 count aliases (text alias, text name). A text is a u16 length and
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from sharpen.errors import WeightsError
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.stored import (
     FLOATS,
-    GET_AGAIN,
     ITEM_SIZE,
-    Dimensions,
+    Content,
     Parsed,
     Reader,
     Stored,
@@ -46,7 +46,7 @@ _FIXED = {
     "decoder/layer_norm/beta": "model.decoder.layer_norm.bias",
 }
 _ATTENTION = {"self_attention": "self_attn", "attention": "encoder_attn"}
-_FUSED = {  # which projections lie on top of each other in one matrix
+_FUSED = {  # which projections one matrix holds, one below the other
     ("self_attention", "linear_0"): ("q_proj", "k_proj", "v_proj"),
     ("self_attention", "linear_1"): ("out_proj",),
     ("attention", "linear_0"): ("q_proj",),
@@ -83,8 +83,8 @@ class Variables:
         return max(found, default=-1) + 1
 
 
-def parse(buffer: memoryview, where: str) -> Variables:
-    reader = Reader(buffer, where)
+def parse(content: Content, where: str) -> Variables:
+    reader = Reader(content, where)
     (version,) = reader.numbers("I", "the version")
     if version != VERSION:
         raise WeightsError(
@@ -127,9 +127,9 @@ def dimensions(variables: Variables) -> Dimensions:
     return found
 
 
-def read(buffer: memoryview, where: str, folder: Path) -> Parsed:
-    """The model in `buffer`; its lists and tokeniser from the files in `folder`."""
-    variables = parse(buffer, where)
+def read(content: Content, where: str, folder: Path) -> Parsed:
+    """The model in `content`; its suppression lists and tokeniser from the files in `folder`."""
+    variables = parse(content, where)
     _check_types(variables)
     dims = dimensions(variables)
     suppress = suppress_first = None

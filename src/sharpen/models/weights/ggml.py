@@ -7,8 +7,9 @@ with the fastest axis first, name, data.
 
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.openai import dimensions_of, hugging_face_name
-from sharpen.models.weights.stored import GET_AGAIN, Dimensions, Parsed, Reader, Stored
+from sharpen.models.weights.stored import Content, Parsed, Reader, Stored
 
 MAGIC = b"lmgg"  # 0x67676d6c
 _SIZES = (
@@ -33,8 +34,8 @@ def header(reader: Reader) -> Dimensions:
     return dims
 
 
-def read(buffer: memoryview, where: str) -> Parsed:
-    reader = Reader(buffer, where)
+def read(content: Content, where: str) -> Parsed:
+    reader = Reader(content, where)
     dims = header(reader)
     n_mels, bins = reader.numbers("2i", "the mel filters")
     if n_mels != dims.n_mels or bins != 201:  # n_fft / 2 + 1

@@ -1,6 +1,5 @@
 """Find a Whisper checkpoint by path, size name or hub id, and load it."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from sharpen.models.tokenizer import V3, WhisperTokenizer
 from sharpen.models.weights import catalog, formats, hub
 from sharpen.models.weights.checkpoint import Checkpoint, MelSettings
 from sharpen.models.weights.formats import Source
-from sharpen.models.weights.stored import Parsed, open_bytes
+from sharpen.models.weights.stored import Parsed, open_content
 
 V3_MELS = 128
 
@@ -31,7 +30,8 @@ def load_checkpoint(
     then the network, and never with `local_files_only` or HF_HUB_OFFLINE.
     """
     found = _locate(str(name), isinstance(name, Path), cache_dir, local_files_only)
-    parsed, digest = formats.read(found.source, found.sha256)
+    opened = formats.open_weights(found.source, found.sha256)
+    parsed = formats.read(found.source, opened)
     where = found.source.label
     tokenizer = _tokenizer(parsed, where)
     mel = parsed.mel or MelSettings(n_mels=parsed.dimensions.n_mels)
@@ -42,14 +42,15 @@ def load_checkpoint(
             f"{positions}: only a Hugging Face directory can name shorter windows, in its preprocessor_config.json"
         )
 
-    from sharpen.models.weights.assemble import assemble  # here, because it takes torch and transformers with it
+    from sharpen.models.weights.assemble import assemble  # here, because it imports torch
 
     return Checkpoint(
         name=str(name),
         source=found.label,
         format=found.source.format,
-        verified=digest in catalog.KNOWN_SHA256,
-        model=assemble(parsed, tokenizer, where),
+        verified=opened.sha256 in catalog.KNOWN_SHA256,
+        dimensions=parsed.dimensions,
+        weights=assemble(parsed.dimensions, parsed.tensors, where),
         tokenizer=tokenizer,
         mel=mel,
         suppress=_suppress(parsed, tokenizer),
@@ -63,11 +64,9 @@ def locate(name: str) -> str:
 
 
 def fingerprint(name: str) -> str:
-    """Twelve digits that change with the weights which that name stands for on this machine; nothing is fetched."""
-    digest = hashlib.sha256()
-    for path in _locate(name, is_path=False, cache_dir=None, local_files_only=True).source.weights:
-        digest.update(open_bytes((path,)))
-    return digest.hexdigest()[:12]
+    """Twelve digits of the checksum of the weights that `name` stands for on this machine; nothing is fetched."""
+    source = _locate(name, is_path=False, cache_dir=None, local_files_only=True).source
+    return open_content(source.weights).sha256()[:12]
 
 
 def _tokenizer(parsed: Parsed, where: str) -> WhisperTokenizer:

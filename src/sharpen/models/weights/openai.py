@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sharpen.errors import WeightsError
-from sharpen.models.weights.stored import GET_AGAIN, Dimensions, Parsed, Stored
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.stored import Parsed, Stored
 
 MAGIC = b"PK\x03\x04"
 _SIZES = {
@@ -70,7 +71,7 @@ def dimensions_of(sizes: Mapping[str, object], where: str) -> Dimensions:
 
 
 def dimensions(path: Path) -> Dimensions:
-    """The dimensions inside a `.pt` file, found in its pickle without running it."""
+    """The dimensions inside a `.pt` file, read from its pickle without running it."""
     try:
         with zipfile.ZipFile(path) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
@@ -118,8 +119,7 @@ def read(path: Path) -> Parsed:
             raise WeightsError(f"{path}: {name} is {tensor.layout} on {tensor.device}, expected plain numbers")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise WeightsError(f"{path}: {name} claims {tuple(tensor.shape)} numbers and stores fewer; {GET_AGAIN}")
-        flat = tensor.contiguous().view(torch.uint8).reshape(-1)
-        tensors[hugging_face_name(str(name))] = Stored(dtype, tuple(tensor.shape), flat.numpy().data)
+        tensors[hugging_face_name(str(name))] = Stored.of(tensor)
     return Parsed(dimensions_of(dims, str(path)), tensors)
 
 
