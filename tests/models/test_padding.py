@@ -16,10 +16,10 @@ from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
 from sharpen.models.states import Prepared
 from sharpen.models.whisper import WhisperPolicy
+from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.decoding import Window, decode
 from sharpen.speech.options import Options
 from sharpen.speech.presets import PRESETS
-from sharpen.speech.transcribe import Model
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +106,16 @@ def test_presets_keep_so_many_frames(small, monkeypatch, preset, frames):
     monkeypatch.setattr(WhisperPolicy, "encode", lambda self, p: (seen.append(p.stem.shape[1]), encode(self, p))[1])
     options = Options(language="en", timestamps=False, temperature=(0.0,), padding=PRESETS[preset].padding)
     second = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
-    decode(small, [Window("a", second)], options, ["en"])
+    decode(WhisperSpeech(small.checkpoint), [Window("a", second)], options, ["en"])
     assert set(seen) == {frames}  # a second and a half whole; behind it all, a fourth, a sixteenth of the others
 
 
 def test_real_speech_reads_the_same(base):
     """On the example clips, whisper-base's transcripts with and without: nearly all words are the same."""
-    model, same = Model(base), 0
+    speech = WhisperSpeech(base)
     options = Options(language="en", timestamps=False, temperature=(0.0,))
     windows = [Window(str(i), samples) for i, samples in enumerate(utterances(9))]
-    full = decode(model.policy, windows, options, ["en"] * 9)
-    thin = decode(model.policy, windows, replace(options, padding="condensed"), ["en"] * 9)
+    full = decode(speech, windows, options, ["en"] * 9)
+    thin = decode(speech, windows, replace(options, padding="condensed"), ["en"] * 9)
     same = sum(a.text == b.text for a, b in zip(full, thin, strict=True))
     assert same >= 6
