@@ -126,13 +126,12 @@ class Option:
             return isinstance(value, str) and (not self.choices or value in self.choices)
         if self.scalar is bool or isinstance(value, bool):
             return self.scalar is bool and isinstance(value, bool)
-        if not isinstance(value, numbers.Integral if self.scalar is int else numbers.Real):
-            return False
+        number: Any = value if isinstance(value, numbers.Integral if self.scalar is int else numbers.Real) else math.nan
         return (
-            (isinstance(value, numbers.Integral) or math.isfinite(value))
-            and (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
+            (isinstance(number, numbers.Integral) or math.isfinite(number))
+            and (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
         )
 
 
@@ -147,7 +146,7 @@ def option(default: Any, meaning: str, *, choices: Iterable[str] = (), flag: str
 
 
 @cache
-def declared(cls: type) -> dict[str, Option]:
+def declared(cls: Any) -> dict[str, Option]:
     """The options of a dataclass by name, in the order of its fields."""
     kinds, found = get_type_hints(cls), {}
     for f in dataclasses.fields(cls):

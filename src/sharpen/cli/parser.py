@@ -14,8 +14,8 @@ NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)  # how a negative nu
 class Switch(argparse.Action):
     """`--name`, or `--name on|off`. What follows it and is neither is the next argument."""
 
-    def __init__(self, *args: Any, const: Any = True, **settings: Any) -> None:
-        super().__init__(*args, nargs="?", const=const, **settings)
+    def __init__(self, option_strings: Sequence[str], dest: str, const: Any = True, **settings: Any) -> None:
+        super().__init__(option_strings, dest, nargs="?", const=const, **settings)
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, values)

@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: {INCREMENT})")  # fmt: skip
     add = parser.add_argument_group("output").add_argument
     add("--output-format", "-f", metavar="F,F",
-        help="txt, srt, vtt, tsv, json or all: write these files (default: all with --output-dir, else none)")  # fmt: skip
+        help="files to write: txt, srt, vtt, tsv, json or all (default: all with --output-dir, else none)")  # fmt: skip
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add("--quiet", "-q", action="store_true", help="no progress bar")
     machine.add_machine(parser.add_argument_group("machine"))
@@ -80,9 +80,9 @@ def make_options(args: argparse.Namespace) -> Options:
     if "beam_size" in decoding and decoding.get("decode") != "beam":
         raise SharpenError("--beam-size needs --decode beam")
     decoding.setdefault("padding", PRESETS[args.preset].padding)
-    first = decoding.get("temperature", (0.0,))
-    if len(first) == 1:
-        decoding["temperature"] = _temperatures(*first, args.temperature_increment_on_fallback)
+    temperature = decoding.get("temperature", (0.0,))
+    if len(temperature) == 1:
+        decoding["temperature"] = _temperatures(temperature[0], args.temperature_increment_on_fallback)
     return Options(**decoding, adapt=adapt)
 
 

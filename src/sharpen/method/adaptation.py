@@ -15,7 +15,7 @@ StopRule = Literal["certain", "agreed", "settled"]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How to adapt; the defaults are the paper's. A line declares an option once: sharpen.options says what follows."""
+    """How to adapt; the defaults are the paper's. What follows from an option's line is in sharpen.options."""
 
     method: str | Method = option(
         "em-tok-b", "source and beam only decode, the others adapt first", choices=METHODS

@@ -43,9 +43,7 @@ class Options:
     compression_ratio_threshold: float | None = option(
         2.4, "compression ratio above which a text repeats itself: try the next temperature"
     )
-    logprob_threshold: float | None = option(
-        -1.0, "average log-probability below which to try the next temperature"
-    )
+    logprob_threshold: float | None = option(-1.0, "average log-probability below which to try the next temperature")
     batch_size: int = option(1, "recordings side by side", least=1, role="machine")
     seed: int = option(0, "seed of every random draw")
 

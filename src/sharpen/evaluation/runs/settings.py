@@ -118,7 +118,7 @@ def _effective(choice: Mapping[str, Any], method: Method) -> dict[str, Any]:
     What draws nothing has seed 0 whatever is given: a run with other seeds does not compute it again.
     """
     own = method.search is None and method.decode == "beam"  # its width is its samples
-    beam = not own and choice.get("decode", "greedy") == "beam"
+    beam = not own and "beam" in (choice.get("decode"), method.decode)
     warm = any(choice.get("temperature", (0.0,)))
     idle = {"decode": own, "beam_size": not beam, "best_of": not warm, "seed": not (warm or method.search == "sample")}
     return {
