@@ -12,6 +12,7 @@ import sharpen
 SOURCE = Path(sharpen.__file__).parent
 ROOMS = [
     "errors",
+    "options",
     "method",
     "models",
     "speech",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from types import NoneType, UnionType
@@ -145,9 +145,13 @@ def option(default: Any, meaning: str, *, choices: Iterable[str] = (), flag: str
     )
 
 
-@cache
-def declared(cls: Any) -> dict[str, Option]:
+def declared(cls: type) -> Mapping[str, Option]:
     """The options of a dataclass by name, in the order of its fields."""
+    return _declared(cls)
+
+
+@cache
+def _declared(cls: Any) -> dict[str, Option]:
     kinds, found = get_type_hints(cls), {}
     for f in dataclasses.fields(cls):
         details = dict(f.metadata.get("option", ()))

@@ -48,17 +48,19 @@ class Options:
     seed: int = option(0, "seed of every random draw")
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = {"language": self.language, "temperature": self.temperature}
-        language, temperature = given["language"] or "auto", given["temperature"]
-        self._set(language=language if language == "auto" else language_code(language))
-        self._set(initial_prompt=self.initial_prompt or "")
-        if isinstance(self.adapt, str | Method):
-            self._set(adapt=Adaptation(method=self.adapt))
-        if not isinstance(self.adapt, Adaptation | None):
-            raise SharpenError(f"adapt is {self.adapt!r}; expected a method's name or a sharpen.Adaptation")
-        self._set(temperature=(float(temperature),) if isinstance(temperature, (int, float)) else tuple(temperature))
+        given: Any = self  # what callers may write besides the declared types: None, one number, a method's name
+        language, temperature = given.language or "auto", given.temperature
+        if isinstance(language, str) and language != "auto":
+            language = language_code(language)
+        if isinstance(temperature, int | float):
+            temperature = (float(temperature),)
+        adapt = Adaptation(method=given.adapt) if isinstance(given.adapt, str | Method) else given.adapt
+        if not isinstance(adapt, Adaptation | None):
+            raise SharpenError(f"adapt is {adapt!r}; expected a method's name or a sharpen.Adaptation")
+        self._set(language=language, temperature=temperature, adapt=adapt, initial_prompt=given.initial_prompt or "")
         validate(self)
-        if not self.temperature:
+        self._set(temperature=tuple(temperature))
+        if not temperature:
             raise SharpenError("temperature is (); expected one or more numbers")
         self._resolve_search()
 

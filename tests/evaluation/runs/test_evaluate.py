@@ -1,4 +1,4 @@
-"""Runs on a small random model: what is planned, what a row holds, failures, and going on after a kill."""
+"""Runs on a small random model: what is planned, what a row holds, failures, and resuming after a kill."""
 
 import json
 import os
@@ -18,8 +18,9 @@ from sharpen.evaluation.corpora.corpus import read_corpus
 from sharpen.evaluation.runs import evaluate as room
 from sharpen.evaluation.runs.evaluate import evaluate, load_model, local
 from sharpen.evaluation.runs.normalisers import normaliser
-from sharpen.evaluation.runs.plan import Part, Run, plan, settings
+from sharpen.evaluation.runs.plan import Part, Run, plan
 from sharpen.evaluation.runs.score import word_errors
+from sharpen.evaluation.runs.settings import settings
 from sharpen.evaluation.runs.store import Store, read_rows
 from sharpen.method import guard
 
@@ -34,33 +35,6 @@ def place(tmp_path_factory):
 def rows_of(work, folder, engine=local):
     with Store(folder) as store:
         return evaluate(work, store, engine)
-
-
-def test_settings_multiply_only_where_it_makes_a_difference():
-    chosen = settings(["source", "beam", "greedy-em", "em-tok", "em-tok-b"], (4, 16), (10, 1, 3), (0, 1))
-    assert [(s.method, s.samples, s.at, s.seed) for s in chosen] == [
-        ("source", 0, (0,), 0),
-        ("beam", 4, (0,), 0),
-        ("beam", 16, (0,), 0),
-        ("greedy-em", 1, (1, 3, 10), 0),
-        ("em-tok", 4, (1, 3, 10), 0),
-        ("em-tok", 4, (1, 3, 10), 1),
-        ("em-tok", 16, (1, 3, 10), 0),
-        ("em-tok", 16, (1, 3, 10), 1),
-        ("em-tok-b", 4, (1, 3, 10), 0),
-        ("em-tok-b", 16, (1, 3, 10), 0),
-    ]
-    assert [(s.method, s.seed) for s in settings(["source", "em-tok-b", "em-tok"], seeds=(7,))] == [
-        ("source", 0),  # nothing is drawn: with other seeds it is the same row
-        ("em-tok-b", 0),
-        ("em-tok", 7),
-    ]
-    assert chosen[4].adaptation().greedy_at == (1, 3)
-    assert chosen[4].adaptation().steps == 10
-    with pytest.raises(SharpenError, match="unknown method 'em-tik'"):
-        settings(["em-tik"])
-    with pytest.raises(SharpenError, match="lr is -1"):
-        settings(["em-tok"], lr=-1.0)
 
 
 def test_batches_hold_the_same_utterances_whatever_the_limit(place):
@@ -118,19 +92,18 @@ def test_a_row_holds_what_its_numbers_came_from(place, tmp_path):
 @pytest.mark.parametrize("method", ["greedy-em", "em-tok", "em-tok-b"])
 def test_fewer_steps_of_one_episode_are_a_shorter_episode(place, tmp_path, method):
     model, manifest = place
-    long = rows_of(tiny.work(manifest, model, [method], limit=2, at=(1, 2, 4)), tmp_path / "long")
+    long = rows_of(tiny.work(manifest, model, [method], limit=2, steps=(1, 2, 4)), tmp_path / "long")
     assert len({row.adapted_text for row in long}) > 2  # or any step would do
     for at in (1, 2):
-        short = rows_of(tiny.work(manifest, model, [method], limit=2, at=(at,)), tmp_path / str(at))
+        short = rows_of(tiny.work(manifest, model, [method], limit=2, steps=(at,)), tmp_path / str(at))
         assert [tiny.timeless(row) for row in short] == [tiny.timeless(row) for row in long if row.steps == at]
 
 
-def test_the_guard_is_always_heard_and_decides_only_when_on(place, tmp_path, monkeypatch):
+def test_the_guard_always_judges_and_decides_only_when_on(place, tmp_path, monkeypatch):
     model, manifest = place
     monkeypatch.setattr(guard, "check", lambda source, adapted: "never trusted")
     for on in (True, False):
-        work = tiny.work(manifest, model, ["em-tok"], limit=2)
-        work = replace(work, run=replace(work.run, guard=on))
+        work = tiny.work(manifest, model, ["em-tok"], limit=2, guard=(on,))
         for row in rows_of(work, tmp_path / str(on)):
             assert (row.refused, row.options["guard"]) == ("never trusted", on)
             assert row.adapted_text != row.source_text
@@ -164,7 +137,7 @@ def test_rows_of_another_question_are_not_taken_for_answers(place, tmp_path):
     batch = work.batches[0]
     for name, value in (("reference", "mended"), ("language", "de")):
         asked = replace(batch, utterances=(replace(batch.utterances[0], **{name: value}),))
-        with pytest.raises(SharpenError, match=rf"with the {name} .*, and now it is '{value}': give another folder"):
+        with pytest.raises(SharpenError, match=rf"has the {name} .*, but now it is '{value}'; give another folder"):
             rows_of(replace(work, batches=(asked,)), tmp_path)
 
 
@@ -179,12 +152,12 @@ def test_other_weights_or_other_audio_of_the_same_name_are_not_taken_for_these(p
     u = work.batches[0].utterances[0]
     content = u.path.read_bytes()
     tiny.wav(u.path, 0.2 * np.random.default_rng(9).standard_normal(6400))
-    with pytest.raises(SharpenError, match=rf"{u.id} by .* with the audio .*: give another folder to --out"):
+    with pytest.raises(SharpenError, match=rf"{u.id} by .* has the audio .*; give another folder to --out"):
         rows_of(work, tmp_path / "out")
     u.path.write_bytes(content)
     assert rows_of(work, tmp_path / "out") == rows
     write_openai(small_model(), model)
-    with pytest.raises(SharpenError, match=r"with the weights .*: give another folder to --out"):
+    with pytest.raises(SharpenError, match=r"has the weights .*; give another folder to --out"):
         rows_of(work, tmp_path / "out")
     model.unlink()
     u.path.unlink()
@@ -216,10 +189,10 @@ def test_a_batch_that_fails_is_tried_one_by_one(place, tmp_path, monkeypatch):
     cursed = work.batches[0].utterances[1].id
     answers = room._answers
 
-    def sometimes(model, run, batch, heard):
-        if any(u.id == cursed for u, _ in heard):
+    def sometimes(model, run, batch, together):
+        if any(u.id == cursed for u, _ in together):
             raise RuntimeError("out of memory")
-        return answers(model, run, batch, heard)
+        return answers(model, run, batch, together)
 
     monkeypatch.setattr(room, "_answers", sometimes)
     rows = rows_of(work, tmp_path / "out")
@@ -248,7 +221,7 @@ def test_noise_is_named_in_the_row(place, tmp_path):
     assert [row.id for row in rows[:2]] == [row.id for row in rows[2:]]
 
 
-def test_a_run_that_was_killed_goes_on_as_if_nothing_had_happened(place, tmp_path):
+def test_a_killed_run_resumes_to_the_same_rows(place, tmp_path):
     model, manifest = place
     methods = ("source", "em-tok", "em-tok-b")
     rows_of(tiny.work(manifest, model, methods), tmp_path / "whole")
@@ -279,7 +252,7 @@ def test_the_command_lists_what_failed_and_exits_with_1(tmp_path):
     arguments = ["evaluate", manifest, "--methods", "source", "--model", model, "--out", tmp_path / "out"]
     done = tiny.run(*arguments)
     assert done.returncode == 1
-    assert "1 failed, and tried again by the same command:\n  noises u01 (source)" in done.stderr
+    assert "1 failed; the same command tries them again:\n  noises u01 (source)" in done.stderr
     assert "3/3" in done.stderr
     assert "source" in done.stdout
     assert tiny.run(*arguments, "--model", "bass", "--limit", 1).returncode == 2

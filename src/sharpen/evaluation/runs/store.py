@@ -60,7 +60,7 @@ class Store:
         self.close()
 
     def add(self, rows: Iterable[Row]) -> list[Row]:
-        """Appends and returns the rows whose keys are new. Each is flushed before the next: a kill breaks at most one."""
+        """Appends and returns the rows whose keys are new. Each is flushed at once: a kill breaks one at most."""
         added = []
         try:
             for row in rows:
