@@ -133,6 +133,7 @@ def test_output_and_recording_are_no_settings():
         "batch_size": "machine",
     }
     assert not roles.keys() & varied().keys()
+    assert recorded(Adaptation(explain=True, greedy_at=(1,)), Adaptation()) == recorded(Adaptation(), Adaptation())
     with pytest.raises(SharpenError, match="explain cannot be varied; expected one of steps, samples"):
         settings(["em-tok"], explain=(True,))
 

@@ -15,6 +15,7 @@ from models.weights.writers import small_model, write_openai
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora.corpus import read_corpus
+from sharpen.evaluation.report.lines import lines
 from sharpen.evaluation.runs import evaluate as room
 from sharpen.evaluation.runs.evaluate import evaluate, load_model, local
 from sharpen.evaluation.runs.normalisers import normaliser
@@ -108,6 +109,53 @@ def test_the_guard_always_judges_and_decides_only_when_on(place, tmp_path, monke
             assert (row.refused, row.options["guard"]) == ("never trusted", on)
             assert row.adapted_text != row.source_text
             assert row.text == (row.source_text if on else row.adapted_text)
+
+
+def test_stopping_rules_are_evaluated(place, tmp_path):
+    """With hardly any learning the second step sees what the first saw, and the rule ends the episode there."""
+    model, manifest = place
+    grid = {"lr": (1e-9,), "steps": (1, 2, 4), "stop": ((), ("settled",))}
+    rows = rows_of(tiny.work(manifest, model, ["em-tok-b"], limit=2, **grid), tmp_path)
+    never, settled = ([row for row in rows if row.options.get("stop") == stop] for stop in (None, "settled"))
+    assert [row.steps for row in never] == [row.steps for row in settled] == [1, 2, 4] * 2
+    assert [len(row.trace["H_tok"]) for row in never] == [1, 2, 4] * 2
+    assert [len(row.trace["H_tok"]) for row in settled] == [1, 2, 2] * 2
+    assert not any(row.trace["stopped"] for row in never)
+    assert [row.trace["stopped"].split(":")[0] for row in settled] == ["", "settled", "settled"] * 2
+    (found,) = lines(rows).values()
+    assert [line.label for line in found if line.steps == 4] == [
+        "em-tok-b · 4 steps · stop none",
+        "em-tok-b · 4 steps · stop settled",
+    ]
+
+
+def test_an_adapted_model_can_answer_by_beam_search(place, tmp_path):
+    model, manifest = place
+    grid = {"decode": ("greedy", "beam"), "beam_size": (5, 16), "limit": 2}
+    texts = {}
+    for row in rows_of(tiny.work(manifest, model, ["em-tok"], **grid), tmp_path):
+        how = row.steps, row.options.get("decode"), row.options.get("beam_size")
+        texts.setdefault(how, {})[row.id] = row.adapted_text
+    assert list(texts) == [(1, None, None), (2, None, None), *((k, "beam", w) for w in (None, 16) for k in (1, 2))]
+    assert texts[2, None, None] != texts[2, "beam", None] != texts[2, "beam", 16]
+    grid = {"decode": ("beam",), "steps": (1,), "limit": 2}
+    alone = rows_of(tiny.work(manifest, model, ["em-tok"], **grid), tmp_path / "alone")
+    assert {row.id: row.adapted_text for row in alone} == texts[1, "beam", None]
+
+
+def test_a_prompt_stands_before_every_utterance(place, tmp_path):
+    model, manifest = place
+    prompts = ("", "names, and places")
+    rows = rows_of(tiny.work(manifest, model, ["source"], initial_prompt=prompts, limit=4), tmp_path)
+    plain, prompted = (
+        {row.id: row.text for row in rows if row.options.get("initial_prompt", "") == p} for p in prompts
+    )
+    assert plain.keys() == prompted.keys()
+    assert plain != prompted
+    loaded = load_model(tiny.work(manifest, model).run, ["en"])
+    for u in read_corpus(manifest).first(2).utterances:
+        options = settings(["source"], initial_prompt=prompts[1:])[0].options("exact")
+        assert loaded.transcribe(u.samples(), replace(options, language="en")).text == prompted[u.id]
 
 
 def test_nothing_is_computed_twice(place, tmp_path):
