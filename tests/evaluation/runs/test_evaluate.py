@@ -51,7 +51,7 @@ def test_batches_hold_the_same_utterances_whatever_the_limit(place):
 def test_a_plan_refuses_what_cannot_be(place, tmp_path):
     model, manifest = place
     part = Part(read_corpus(manifest))
-    with pytest.raises(SharpenError, match="comes twice"):
+    with pytest.raises(SharpenError, match="appears twice"):
         plan([part, part], settings(["source"]), Run(str(model)))
     two = [Part(part.corpus.corrupted("GS", snr), "GS", snr) for snr in (5.0, 10.0)]
     assert plan(two, settings(["source"]), Run(str(model))).size == 12

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from sharpen import __version__
@@ -47,7 +48,7 @@ class Part:
     """A corpus under one condition."""
 
     corpus: Corpus
-    noise: str = ""  # what was mixed into it as it is read, such as GS; empty for the recordings as they are
+    noise: str = ""  # the code of the noise that is mixed in while reading; empty: none
     snr: float | None = None  # dB
 
     @property
@@ -64,7 +65,7 @@ class Batch:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the condition
 
     def blank(self, run: Run, utterance: Utterance, steps: int) -> Row:
-        """The row before its answer: all that its key is made of."""
+        """The row without its answer: everything that its key depends on."""
         u, setting = utterance, self.setting
         return Row(
             corpus=u.corpus,
@@ -95,7 +96,7 @@ class Plan:
     run: Run
     batches: tuple[Batch, ...]
     refused: tuple[str, ...] = ()  # utterances that cannot be evaluated, and why
-    skipped: tuple[str, ...] = ()  # what the corpora's readers left out, and why
+    skipped: tuple[str, ...] = ()  # entries that the corpora's readers skipped, and why
 
     @property
     def size(self) -> int:
@@ -107,7 +108,7 @@ class Plan:
         return [batch for batch in self.batches if any(key not in store for key in batch.keys(self.run))]
 
     def rows(self, store: Store) -> list[Row]:
-        """Those of its rows that the store has, in the plan's order."""
+        """The plan's rows that the store has, in the plan's order."""
         keys = (key for batch in self.batches for key in batch.keys(self.run))
         return [store.rows[key] for key in keys if key in store]
 
@@ -129,7 +130,7 @@ def plan(parts: Iterable[Part], chosen: Sequence[Setting], run: Run, limit: int 
             name = (u.corpus, u.domain, u.id, part.noise, part.snr)
             if name in seen:
                 raise SharpenError(
-                    f"{u.corpus}: {u.id!r} comes twice in {u.domain}; name a corpus once, and give every "
+                    f"{u.corpus}: {u.id!r} appears twice in {u.domain}; name each corpus once, and give every "
                     "utterance its own id"
                 )
             seen.add(name)
@@ -139,15 +140,18 @@ def plan(parts: Iterable[Part], chosen: Sequence[Setting], run: Run, limit: int 
             together = tuple(good[start : start + run.batch_size])
             batches += [Batch(setting, together, part.options) for setting in chosen]
     if not batches:
-        raise SharpenError("nothing to evaluate: the corpora hold no usable utterance, or no method was named")
+        raise SharpenError("nothing to evaluate: the corpora have no usable utterance, or no method was given")
     return Plan(run, tuple(batches), tuple(refused), tuple(skipped))
 
 
 def too_long(seconds: float) -> str:
-    return f"{seconds:.1f} s of audio; at most {LONGEST:.0f} s fit: cut it, or leave such out with --max-seconds"
+    return f"{seconds:.1f} s of audio; at most {LONGEST:.0f} s fit: cut it, or skip long ones with --max-seconds"
 
 
 @cache
 def versions() -> dict[str, str]:
-    packages = {name: version(name) for name in ("torch", "transformers")}
+    packages = {}
+    for name in ("torch", "transformers"):
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
     return {"sharpen": __version__, **packages, "python": platform.python_version()}

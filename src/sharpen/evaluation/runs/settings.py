@@ -68,11 +68,16 @@ class Setting:
 
     def recorded(self, preset: str) -> dict[str, Any]:
         """What a row says of it besides its own fields."""
-        base = decoding(preset)
-        found = recorded(replace(base, **dict(self.changes)), base)
-        if self.adapts:
-            found = {**recorded(self.adapt, Adaptation()), **found}
-        return {name: value for name, value in found.items() if name not in COLUMNS}
+        return _recorded(self, preset)
+
+
+@cache
+def _recorded(setting: Setting, preset: str) -> dict[str, Any]:
+    base = decoding(preset)
+    found = recorded(replace(base, **dict(setting.changes)), base)
+    if setting.adapts:
+        found = {**recorded(setting.adapt, Adaptation()), **found}
+    return {name: value for name, value in found.items() if name not in COLUMNS}
 
 
 def settings(methods: Iterable[str], **values: Sequence[Any]) -> tuple[Setting, ...]:
