@@ -13,6 +13,7 @@ SOURCE = Path(sharpen.__file__).parent
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ferry.flac"
 ROOMS = [
     "errors",
+    "options",
     "terminal",
     "method",
     "models",

