@@ -36,7 +36,7 @@ from sharpen.models.padding import MARGIN, condense
 from sharpen.models.states import Encoded, Prepared
 from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.speech.features import log_mel
+from sharpen.models.log_mel import log_mel
 
 BATCH = 8
 

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sharpen.method.enumerable import EOS, Encoded, EnumerablePolicy
+from sharpen.method.enumerable import EOS, EnumerablePolicy, FirstState
 from sharpen.method.tree import HypothesisTree
 
 
 class ToyPolicy(EnumerablePolicy):
     """The enumerable model with a second way to compute everything: one prefix at a time, plain softmax."""
 
-    def encoded(self, *inputs: int) -> Encoded:
+    def encoded(self, *inputs: int) -> FirstState:
         """The given inputs, or all three."""
         return self.encode(self.inputs.select(inputs or range(3)))
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sharpen.errors import AudioError, SharpenError, WeightsError
+    from sharpen.method.adapt import Outcome, adapt
     from sharpen.method.adaptation import Adaptation
     from sharpen.method.conformance import check_policy
-    from sharpen.method.episode import adapt
+    from sharpen.method.episode import Episode
     from sharpen.method.objectives import METHODS, Method
     from sharpen.speech.longform import Segment
     from sharpen.speech.options import Options
@@ -19,9 +20,11 @@ __all__ = [
     "METHODS",
     "Adaptation",
     "AudioError",
+    "Episode",
     "Method",
     "Model",
     "Options",
+    "Outcome",
     "Segment",
     "SharpenError",
     "Transcript",
@@ -35,7 +38,9 @@ _HOMES = {
     "METHODS": "sharpen.method.objectives",
     "Adaptation": "sharpen.method.adaptation",
     "Method": "sharpen.method.objectives",
-    "adapt": "sharpen.method.episode",
+    "adapt": "sharpen.method.adapt",
+    "Outcome": "sharpen.method.adapt",
+    "Episode": "sharpen.method.episode",
     "check_policy": "sharpen.method.conformance",
     "AudioError": "sharpen.errors",
     "SharpenError": "sharpen.errors",

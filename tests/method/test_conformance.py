@@ -7,44 +7,27 @@ import pytest
 import torch
 
 from sharpen.errors import SharpenError
+from sharpen.method.adapt import adapt
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.conformance import check_policy
-from sharpen.method.enumerable import Encoded, EnumerablePolicy, Inputs
-from sharpen.method.episode import adapt
+from sharpen.method.enumerable import EnumerablePolicy, FirstState, Vectors
 from sharpen.method.norms import Affine, Norm
 from sharpen.method.policy import generator
 from sharpen.method.search import sample
 
 
 class WithBias(EnumerablePolicy):
-    """A head with a bias, in project and log_pi alike."""
+    """A head with a bias."""
 
     bias = torch.linspace(-1, 1, 7, dtype=torch.float64)
 
     def project(self, hidden):
         return super().project(hidden) + self.bias
 
-    def log_pi(self, hidden, depth):
-        logits = hidden @ self.vocabulary.T + self.bias
-        return logits.masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
-
-
-class BiasForgotten(WithBias):
-    def project(self, hidden):
-        return hidden @ self.vocabulary.T
-
 
 class SoftCap(EnumerablePolicy):
     def project(self, hidden):
         return 3 * torch.tanh(super().project(hidden) / 3)
-
-    def log_pi(self, hidden, depth):
-        return self.project(hidden).masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
-
-
-class Unmasked(EnumerablePolicy):
-    def log_pi(self, hidden, depth):
-        return super().log_pi(hidden, 1)
 
 
 class WrongParent(EnumerablePolicy):
@@ -55,7 +38,7 @@ class WrongParent(EnumerablePolicy):
 class BatchMeets(EnumerablePolicy):
     def encode(self, prepared):
         h = super().encode(prepared).h
-        return Encoded(h - h.mean(0))
+        return FirstState(h - h.mean(0))
 
 
 class NormNotUsed(EnumerablePolicy):
@@ -65,7 +48,7 @@ class NormNotUsed(EnumerablePolicy):
 
 class EncoderBorrowsANorm(EnumerablePolicy):
     def encode(self, prepared):
-        return Encoded(self._norm("decoder", super().encode(prepared).h[:, None])[:, 0])
+        return FirstState(self._norm("decoder", super().encode(prepared).h[:, None])[:, 0])
 
 
 class CutOff(EnumerablePolicy):
@@ -125,14 +108,9 @@ class WritesTheModel(EnumerablePolicy):
         return super().adapted(norms)
 
 
-class MaskedDeeper(EnumerablePolicy):
-    def mask(self, depths):
-        return ((depths == 0) | (depths >= 2)).long()
-
-
 class SelectsTheFirst(EnumerablePolicy):
     @dataclass(frozen=True)
-    class Encoded(Encoded):
+    class Encoded(FirstState):
         def detach(self):
             return type(self)(self.h.detach())
 
@@ -149,9 +127,27 @@ class NoEnd(EnumerablePolicy):
         self.eos = [0]
 
 
-class HalfLogPi(EnumerablePolicy):
-    def log_pi(self, hidden, depth):
-        return super().log_pi(hidden, depth).half()
+class MasksOfAnotherShape(EnumerablePolicy):
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self.forbidden = self.forbidden[0]
+
+
+class JoinsBackwards(EnumerablePolicy):
+    @dataclass(frozen=True)
+    class Encoded(FirstState):
+        def detach(self):
+            return type(self)(self.h.detach())
+
+        def select(self, inputs):
+            return type(self)(self.h[list(inputs)])
+
+        @classmethod
+        def join(cls, parts):
+            return cls(torch.cat([part.h for part in reversed(parts)]))
+
+    def encode(self, prepared):
+        return self.Encoded(super().encode(prepared).h)
 
 
 class Dropout(EnumerablePolicy):
@@ -180,7 +176,7 @@ def policy(kind, dtype=torch.float64):
     for name in ("A", "W", "E", "vocabulary", "bias"):
         if hasattr(made, name):
             setattr(made, name, getattr(made, name).to(dtype))
-    made.inputs = Inputs(made.inputs.x.to(dtype))
+    made.inputs = Vectors(made.inputs.x.to(dtype))
     made._norms = {k: replace(n, weight=n.weight.to(dtype), bias=n.bias.to(dtype)) for k, n in made._norms.items()}
     return made
 
@@ -196,23 +192,21 @@ def test_a_right_policy_passes(kind, inputs, dtype):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (BiasForgotten, "log_pi at depth 0 is not the log-softmax of project"),
         (SoftCap, r"project is not h W\^T"),
-        (Unmasked, "log_pi at depth 0 is not"),
         (WrongParent, "extend and score disagree about log pi after 2 tokens"),
-        (BatchMeets, "input 0 has other hidden states alone"),
-        (NormNotUsed, "the weight of norm 'encoder' changes nothing"),
-        (BiasNotUsed, "the bias of norm 'encoder' changes nothing"),
-        (OneInputLearns, "input 1 has another gradient alone"),
+        (BatchMeets, "input 0 has different hidden states alone"),
+        (NormNotUsed, "the weight of norm 'encoder' has no effect"),
+        (BiasNotUsed, "the bias of norm 'encoder' has no effect"),
+        (OneInputLearns, "input 1 has a different gradient alone"),
         (WritesItself, "does adapted write the policy"),
-        (KeepsTheLast, "has changed with the next one"),
+        (KeepsTheLast, "changed when the next one was made"),
         (ForgetsTheOthers, "a view of a view must keep both"),
-        (WritesTheModel, "has written the model's norms"),
-        (MaskedDeeper, "log_pi at depth 2 is not"),
-        (SelectsTheFirst, "select of what encode gave"),
-        (NoEnd, r"eos is \[0\]: expected one token of the 7"),
-        (HalfLogPi, "log_pi is torch.float16: expected float32"),
-        (EncoderBorrowsANorm, "encode depends on norms whose side is 'decoder'"),
+        (WritesTheModel, "adapted wrote the model's norms"),
+        (SelectsTheFirst, "select of an Encoded differs"),
+        (NoEnd, r"eos is \[0\]: expected one of the 7 tokens"),
+        (MasksOfAnotherShape, r"forbidden is torch.bool of shape \(7,\): expected bool of shape \(masks, 7\)"),
+        (JoinsBackwards, "join of Encoded inputs differs"),
+        (EncoderBorrowsANorm, "encode depends on norms with side 'decoder'"),
         (CutOff, "no gradient reaches the weight of norm 'encoder'"),
         (HalfCutOff, "score's gradient is wrong"),
         (Dropout, "set the model to eval mode"),

@@ -1,5 +1,6 @@
-"""What an episode says on its way, on the model that can be enumerated."""
+"""The episode on the model that can be enumerated: inputs that join and leave, traces, stops."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from toy import ToyPolicy
 
 from sharpen.errors import SharpenError
+from sharpen.method.adapt import adapt
 from sharpen.method.adaptation import Adaptation
-from sharpen.method.episode import adapt
+from sharpen.method.episode import Episode
+from sharpen.method.objectives import METHODS
 from sharpen.method.search import greedy
 
 LIMIT = 6
@@ -100,7 +103,7 @@ def test_it_is_undone_for_an_input_that_stopped_before_the_others():
     policy = ToyPolicy(vocabulary=6, seed=3)
     options = Adaptation("em-tok", steps=3, samples=2, lr=1e308, weight_decay=1e308, stop=("agreed",))
     episode = adapt(policy, policy.inputs, options, limits=[6, 1, 6])
-    assert [len(trace.steps) for trace in episode.traces] == [2, 1, 2]
+    assert [len(trace.steps) for trace in episode.traces] == [1, 1, 1]
     assert torch.isfinite(episode.theta).all()
 
 
@@ -140,3 +143,160 @@ def test_parameters_that_want_gradients_leave_no_graph_behind():
     policy = ToyPolicy(vocabulary=6, seed=3)
     policy._norms = {name: replace(n, weight=n.weight.requires_grad_()) for name, n in policy._norms.items()}
     assert not run(policy, "em-tok", 2).theta.requires_grad
+
+
+ADAPTING = [name for name, row in METHODS.items() if row.search]
+
+
+def drawn_options(draw, method=None):
+    """Options as different as rows of one episode may have."""
+    return Adaptation(
+        method=method or draw.choice(ADAPTING),
+        steps=draw.randint(3, 10),
+        samples=draw.choice([2, 4]),
+        lr=draw.choice([0.03, 0.3]),
+        weight_decay=draw.choice([0.0, 0.1]),
+        norms=draw.choice(["encoder+decoder", "encoder+decoder", "encoder", "decoder"]),
+        normalise=draw.choice(["tokens", "group"]),
+        stop=draw.choice([(), (), ("settled",)]),
+        greedy_at=draw.choice([(), (2,)]),
+        seed=draw.randint(0, 3),
+    )
+
+
+def alone(policy, b, name, limit, options):
+    episode = Episode(policy)
+    episode.join(policy.inputs.select([b]), [name], [limit], options)
+    while episode.step():
+        pass
+    return episode
+
+
+def assert_same(episode, name, other):
+    assert (episode.theta([name])[0] - other.theta([name])[0]).abs().max() < 1e-8
+    ours, theirs = episode.trace(name), other.trace(name)
+    assert ours.stopped == theirs.stopped
+    assert [s.greedy for s in ours.steps] == [s.greedy for s in theirs.steps]
+    for field in ("loss", "H_tok", "H_seq", "gradient_norm"):
+        assert [getattr(s, field) for s in ours.steps] == pytest.approx([getattr(s, field) for s in theirs.steps])
+
+
+@pytest.mark.parametrize("method", ADAPTING)
+def test_an_input_that_joins_late_gets_what_it_gets_alone(method):
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    options = Adaptation(method=method, steps=10, samples=4, lr=0.1)
+    episode = Episode(policy)
+    episode.join(policy.inputs.select([0, 1]), ["a", "b"], [LIMIT, LIMIT], options)
+    for _ in range(7):
+        episode.step()
+    episode.join(policy.inputs.select([2]), ["c"], [LIMIT], options)
+    while episode.step():
+        pass
+    for b, name in enumerate("abc"):
+        assert len(episode.trace(name).steps) == 10
+        assert_same(episode, name, alone(policy, b, name, LIMIT, options))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_random_schedule_of_joins_and_leaves_changes_no_result(seed):
+    """Inputs with different options join at random, one or several at a time; some leave before they are done."""
+    draw = random.Random(seed)
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode, joined, left = Episode(policy), {}, set()
+    for _ in range(25):
+        if len(joined) < 12 and draw.random() < 0.6:
+            new = [f"u{len(joined) + n}" for n in range(draw.randint(1, 3))]
+            inputs, limits = [draw.randrange(3) for _ in new], [draw.randint(2, LIMIT) for _ in new]
+            options = [drawn_options(draw) for _ in new]
+            episode.join(policy.inputs.select(inputs), new, limits, options)
+            joined |= dict(zip(new, zip(inputs, limits, options, strict=True), strict=True))
+        episode.step()
+        if draw.random() < 0.3 and len(episode.ids) > 1:
+            gone = draw.sample(episode.ids, 1)
+            episode.leave(gone)
+            left.update(gone)
+    while episode.step():
+        pass
+    stayed = [name for name in joined if name not in left]
+    assert episode.ids == stayed
+    assert left
+    for name in stayed:
+        b, limit, options = joined[name]
+        assert_same(episode, name, alone(policy, b, name, limit, options))
+
+
+def test_an_answer_can_be_had_after_any_step():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode, before = Episode(policy), []
+    episode.join(policy.inputs, ["a", "b", "c"], [LIMIT] * 3, Adaptation("em-tok-b", steps=4, samples=4, lr=0.3))
+    while True:
+        view = policy.adapted(episode.norms(["c", "a"]))
+        encoded = view.encode(policy.inputs.select([2, 0]))
+        before.append([tree.hypotheses[0].tokens for tree in greedy(view, encoded, [LIMIT] * 2)])
+        if not episode.step():
+            break
+    short = [run(policy, "em-tok-b", k) for k in range(5)]
+    assert before == [[answers(policy, one)[2], answers(policy, one)[0]] for one in short]
+
+
+def test_norms_of_different_sides_have_the_models_own_for_the_rest():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode = Episode(policy)
+    sides = ["encoder", "decoder", "encoder+decoder"]
+    options = [Adaptation("em-tok", steps=2, samples=4, lr=0.3, norms=side) for side in sides]
+    episode.join(policy.inputs, sides, [LIMIT] * 3, options)
+    episode.join(policy.inputs.select([0]), ["source"], [LIMIT], Adaptation("source"))
+    while episode.step():
+        pass
+    norms = episode.norms([*sides, "source"])
+    for norm in policy.norms():
+        moved = [not torch.equal(norm.weight, row) for row in norms[norm.name].weight]
+        assert moved == [norm.name in side for side in sides] + [False]
+    assert episode.norms(["source"]) == {}
+
+
+def test_methods_share_a_search_where_search_and_size_are_the_same(monkeypatch):
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    batches = []
+    score = ToyPolicy.score
+    monkeypatch.setattr(ToyPolicy, "score", lambda self, e, trees: batches.append(len(e.h)) or score(self, e, trees))
+    episode = Episode(policy)
+    rows = [("em-tok-b", 4), ("ent-tok-b", 4), ("em-tok-b", 2), ("em-tok", 4), ("greedy-em", 4), ("greedy-em", 2)]
+    options = [Adaptation(method, steps=1, samples=G) for method, G in rows]
+    episode.join(policy.inputs.select([0, 1, 2, 0, 1, 2]), list("abcdef"), [LIMIT] * 6, options)
+    assert set(episode.step()) == set("abcdef")
+    assert batches == [2, 1, 1, 2]
+
+
+def test_seconds_are_an_inputs_share_and_the_batchs_are_beside_them():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    steps = [trace.steps[0] for trace in run(policy, "em-tok", 1).traces]
+    for step in steps:
+        assert set(step.seconds) == set(step.batch_seconds) == {"encode", "search", "score", "backward", "optimiser"}
+        assert step.seconds == {stage: pytest.approx(t / 3) for stage, t in step.batch_seconds.items()}
+        assert min(step.seconds.values()) > 0
+
+
+def test_ids_of_an_episode_are_unique_and_known():
+    policy = ToyPolicy()
+    episode = Episode(policy)
+    episode.join(policy.inputs.select([0]), ["a"])
+    for ids in (["a"], ["b", "b"]):
+        with pytest.raises(SharpenError, match=f"input '{ids[-1]}' is in this episode already"):
+            episode.join(policy.inputs.select([0] * len(ids)), ids)
+    with pytest.raises(SharpenError, match="no input 'x' in this episode; it has a"):
+        episode.leave(["x"])
+    with pytest.raises(SharpenError, match="2 inputs, 1 ids, 2 limits and 2 options: give one per input"):
+        episode.join(policy.inputs.select([0, 1]), ["c"])
+    episode.step()
+    episode.leave(["a"])
+    episode.join(policy.inputs.select([1]), ["a"], [LIMIT])  # another input under the same id
+    episode.step()
+    assert_same(episode, "a", one_step(policy, 1))
+
+
+def one_step(policy, b):
+    episode = Episode(policy)
+    episode.join(policy.inputs.select([b]), ["a"], [LIMIT])
+    episode.step()
+    return episode

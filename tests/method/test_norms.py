@@ -32,7 +32,7 @@ def test_norms_follow_their_definition_with_and_without_their_own_parameters(kin
     for rows in ([0, 2], [2, 0, 1]):
         some = norm.apply(X[rows], own, torch.tensor(rows))
         assert torch.allclose(some, torch.stack([expected[b] for b in rows]), atol=1e-10)
-    with pytest.raises(SharpenError, match="parameters of 3 inputs for a batch of 1"):  # never broadcast
+    with pytest.raises(SharpenError, match="parameters for 3 inputs, but the batch has 1"):  # never broadcast
         norm.apply(X[1:2], own)
 
 

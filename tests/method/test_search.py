@@ -7,7 +7,7 @@ from toy import ToyPolicy
 
 from sharpen.method.entropy import entropy
 from sharpen.method.enumerable import EOS
-from sharpen.method.policy import default_limit, generator
+from sharpen.method.policy import generator
 from sharpen.method.search import beam, greedy, sample
 
 
@@ -73,16 +73,15 @@ def test_draws_do_not_depend_on_the_batch_or_its_order():
     assert outputs(together[0]) != outputs(sample(policy, policy.encoded(), [8, 8, 8], 6, generators(3, seed=1))[0])
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_beam_that_covers_everything_is_exhaustive_search(length_penalty):
+def test_beam_that_covers_everything_is_exhaustive_search():
     policy = ToyPolicy(vocabulary=3, seed=5)
-    trees = beam(policy, policy.encoded(), [4, 4, 2], 64, length_penalty=length_penalty)
+    trees = beam(policy, policy.encoded(), [4, 4, 2], 64)
     for b, tree in enumerate(trees):
         exact = policy.enumerate(b, [4, 4, 2][b])
-        ranked = sorted(exact, key=lambda y: -exact[y] / len(y) ** length_penalty)
+        ranked = sorted(exact, key=lambda y: -exact[y] / len(y))
         assert outputs(tree) == ranked  # fewer outputs exist than beams: all of them come back, once, best first
         for y in tree.hypotheses:
-            assert y.score == pytest.approx(exact[y.tokens] / len(y.tokens) ** length_penalty)
+            assert y.score == pytest.approx(exact[y.tokens] / len(y.tokens))
 
 
 def test_a_narrow_beam_is_sorted_distinct_and_no_better_than_the_best():
@@ -126,6 +125,15 @@ def test_rules_narrow_every_search():
         assert all(a != b for a, b in zip(y.tokens, y.tokens[1:], strict=False))
 
 
+def test_a_search_continues_a_state_that_was_begun():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    encoded = policy.encoded()
+    for find, more in ((greedy, ()), (beam, (4,)), (sample, (4, generators(3)))):
+        begun = find(policy, encoded, [6] * 3, *more, state=policy.begin(encoded))
+        more = (4, generators(3)) if find is sample else more
+        assert [outputs(tree) for tree in begun] == [outputs(t) for t in find(policy, encoded, [6] * 3, *more)]
+
+
 def test_bad_settings_are_refused():
     policy = ToyPolicy()
     for odd in (0, 3.5):  # a limit that is no whole number would never be met
@@ -140,10 +148,6 @@ def test_bad_settings_are_refused():
             sample(policy, policy.encoded(), [5, 5, 5], 1, generators(3), temperature=temperature)
     with pytest.raises(ValueError, match="at least 1 wide"):
         beam(policy, policy.encoded(), [5, 5, 5], 0)
-
-
-def test_default_limit_follows_the_duration():
-    assert [default_limit(s) for s in (0.5, 4.0, 30.0)] == [32, 60, 444]
 
 
 def plain_beam(policy, b, limit, beams):

@@ -12,16 +12,19 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from sharpen.errors import SharpenError
 from sharpen.method import episode as room
+from sharpen.method import trace as trace_room
+from sharpen.method.adapt import adapt
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.entropy import entropy
-from sharpen.method.episode import adapt
-from sharpen.method.gradient import charge, score
+from sharpen.method.episode import Episode
+from sharpen.method.gradient import score, tree_loss
 from sharpen.method.norms import affine, choose, initial
 from sharpen.method.objectives import METHODS, Method, em_tok
+from sharpen.method.optimiser import Moments, adamw
 from sharpen.method.policy import generator
 from sharpen.method.search import beam, greedy, sample
+from sharpen.models.log_mel import log_mel
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.speech.features import log_mel
 
 ADAPTING = [name for name, row in METHODS.items() if row.search]
 IDS = ["a", "b", "c"]
@@ -49,13 +52,13 @@ def run(policy, prepared, rows=(0, 1, 2), **settings):
 
 
 def tree_gradient(policy, prepared, trees, objective=em_tok, normalise="tokens"):
-    """The production path: searched trees, what they are charged, one scoring pass, the head in closed form."""
+    """The production path: searched trees, their loss, one scoring pass, the head in closed form."""
     chosen = choose(policy.norms(), "encoder+decoder")
     theta = initial(chosen, len(trees)).requires_grad_()
     view = policy.adapted(affine(chosen, theta))
-    charged = charge(trees, objective, normalise)
-    gradient = score(view, view.encode(prepared), trees, theta.device).gradient(view, charged, theta)
-    return torch.tensor(charged.losses, dtype=torch.float64), gradient
+    loss = tree_loss(trees, [objective] * len(trees), [normalise] * len(trees))
+    gradient = score(view, view.encode(prepared), trees, theta.device).gradient(view, loss, theta)
+    return torch.tensor(loss.values, dtype=torch.float64), gradient
 
 
 def padded_gradient(policy, prepared, tree):
@@ -135,6 +138,25 @@ def test_a_batch_adapts_each_as_if_alone(small, method):
         assert [s.H_tok for s in together.traces[b].steps] == pytest.approx([s.H_tok for s in alone.traces[0].steps])
 
 
+@pytest.mark.parametrize("method", ADAPTING)
+def test_an_utterance_that_joins_at_step_seven_gets_what_it_gets_alone(small, method):
+    policy, prepared = small
+    how = options(method, steps=9)
+    episode = Episode(policy)
+    episode.join(prepared.select([0]), ["a"], LIMITS[:1], how)
+    for _ in range(7):
+        episode.step()
+    episode.join(prepared.select([1, 2]), ["b", "c"], LIMITS[1:], how)
+    episode.step()
+    episode.leave(["b"])
+    while episode.step():
+        pass
+    for b, name in ((0, "a"), (2, "c")):
+        alone = run(policy, prepared, [b], method=method, steps=9)
+        assert (episode.theta([name])[0] - alone.theta[0]).abs().max() < 1e-8
+        assert len(episode.trace(name).steps) == 9
+
+
 @pytest.mark.parametrize("norms", ["encoder", "decoder", "encoder+decoder"])
 def test_only_the_chosen_norms_move(small, norms):
     policy, prepared = small
@@ -161,12 +183,12 @@ def test_adamw_is_torchs(small):
     theta = initial(small[0].norms(), 1)
     reference = torch.nn.Parameter(theta.clone())
     optimiser = torch.optim.AdamW([reference], lr=1e-2, weight_decay=0.1)
-    moments = torch.zeros_like(theta), torch.zeros_like(theta)
+    moments = Moments.zeros(theta)
     for t in range(1, 6):
         gradient = torch.randn(theta.shape, generator=torch.Generator().manual_seed(t), dtype=theta.dtype)
         reference.grad = gradient.clone()
         optimiser.step()
-        room.adamw(theta, moments, gradient, [0], t, 1e-2, 0.1)
+        theta, moments = adamw(theta, moments, gradient, [t], [1e-2], [0.1])
         assert torch.allclose(theta, reference, atol=1e-12)
 
 
@@ -234,16 +256,15 @@ def test_what_is_not_finite_stops_that_input_alone(small, monkeypatch):
     plain = run(policy, prepared)
     source = initial(policy.norms(), 3)
     count = [0]
-    step = room._Worker.step
+    update = room._update
 
-    def broken(self, *arguments):
-        steps, gradient = step(self, *arguments)
+    def broken(rows, gradient, losses):
         count[0] += 1
         if count[0] == 2:
             gradient[1, 3] = torch.nan
-        return steps, gradient
+        return update(rows, gradient, losses)
 
-    monkeypatch.setattr(room._Worker, "step", broken)
+    monkeypatch.setattr(room, "_update", broken)
     episode = run(policy, prepared)
     assert "step 2" in episode.traces[1].stopped
     assert "not finite" in episode.traces[1].stopped
@@ -276,9 +297,9 @@ def test_trace(small):
 
 def test_stopping_rules(small, monkeypatch):
     policy, prepared = small
-    monkeypatch.setattr(room, "CERTAIN", 0.0)
+    monkeypatch.setattr(trace_room, "CERTAIN", 0.0)
     assert "certain" in run(policy, prepared, stop=("certain",)).traces[0].stopped
-    monkeypatch.setattr(room, "SETTLED", 10.0)
+    monkeypatch.setattr(trace_room, "SETTLED", 10.0)
     settled = run(policy, prepared, stop=("settled",)).traces[0]
     assert ("settled" in settled.stopped, len(settled.steps)) == (True, 2)
     agreed = adapt(policy, prepared, options(stop=("agreed",)), ids=IDS, limits=LIMITS, text=lambda tokens: "same")
@@ -290,9 +311,9 @@ def test_stopping_rules(small, monkeypatch):
 def test_a_row_of_ones_own(small):
     policy, prepared = small
 
-    def half_em_tok(group):
-        charges = em_tok(group)
-        return replace(charges, nodes=0.5 * charges.nodes)
+    def half_em_tok(group, baseline=True):
+        coefficients = em_tok(group, baseline)
+        return replace(coefficients, nodes=0.5 * coefficients.nodes)
 
     own = run(policy, prepared, method=Method("beam", half_em_tok))
     assert not torch.allclose(own.theta, run(policy, prepared).theta)

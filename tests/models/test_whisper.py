@@ -16,9 +16,9 @@ from sharpen.method.policy import default_limit, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models import cache as cache_module
+from sharpen.models.log_mel import log_mel
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import read_audio
-from sharpen.speech.features import log_mel
 
 
 @pytest.fixture(scope="module")

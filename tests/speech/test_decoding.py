@@ -10,13 +10,14 @@ from speechlike import utterances
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS
+from sharpen.method.search import greedy
 from sharpen.models.languages import SPELLED
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.whisper import WhisperPolicy
+from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech import decoding
-from sharpen.speech.decoding import Window, _limits, decode, detect_language, prompt
-from sharpen.speech.features import log_mel
+from sharpen.speech.decoding import Window, _limits, decode
 from sharpen.speech.options import Options
 
 TOKENIZER = WhisperTokenizer.of_kind(51865)
@@ -78,20 +79,46 @@ def test_words_behind_the_timestamps_are_text_under_the_rules_and_in_the_policy(
     assert not policy.timestamped().forbidden[0, BEGIN:51865].any()
 
 
-def test_prompts():
-    t = TOKENIZER
-    assert prompt(t, "de", Options()) == [t.sot, t.languages["de"], t.transcribe]
-    translate = Options(task="translate", timestamps=False)
-    assert prompt(t, "de", translate) == [t.sot, t.languages["de"], t.translate, t.no_timestamps]
-    long = prompt(t, "en", Options(), range(1000))
+def test_prompts(english):
+    speech = WhisperSpeech(small_checkpoint())
+    t = speech.words
+    assert speech.prompt("de", (), "transcribe", True) == [t.sot, t.languages["de"], t.transcribe]
+    assert speech.prompt("de", (), "translate", False) == [t.sot, t.languages["de"], t.translate, t.no_timestamps]
+    long = speech.prompt("en", range(1000), "transcribe", True)
     assert long[:2] == [t.sot_prev, 777]
     assert long[-3:] == [t.sot, t.languages["en"], t.transcribe]
-    english = WhisperTokenizer.of_kind(51864)
-    assert prompt(english, "en", Options(timestamps=False)) == [english.sot, english.no_timestamps]
+    assert english.prompt("en", (), "transcribe", False) == [english.words.sot, english.words.no_timestamps]
     with pytest.raises(SharpenError, match="English-only model cannot transcribe 'de'"):
-        prompt(english, "de", Options())
+        english.prompt("de", (), "transcribe", True)
     with pytest.raises(SharpenError, match="does not know the language 'yue'"):
-        prompt(t, "yue", Options())
+        speech.prompt("yue", (), "transcribe", True)
+
+
+@pytest.fixture(scope="module")
+def english():
+    return WhisperSpeech(small_checkpoint(51864))
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+@pytest.mark.parametrize("contexts", [((), ()), ((400, 500, 600), (7,))])
+def test_a_prompt_read_in_two_parts_is_the_whole_prompt(contexts, timestamps):
+    """The start token is decoded once, for language and silence; the rest of the prompt continues from there."""
+    speech = WhisperSpeech(small_checkpoint())
+    policy = speech.policy
+    windows = [np.random.default_rng(b).standard_normal(16000).astype(np.float32) for b in range(2)]
+    encoded = policy.encode(speech.prepare(windows))
+    start = speech.start(encoded, ["de", None], contexts, "transcribe", timestamps)
+    whole = policy.begin(start.encoded)
+    assert torch.allclose(start.state.hidden, whole.hidden, atol=1e-5)
+    view, rules = speech.grammar(policy, timestamps)
+    ours, theirs = (greedy(view, start.encoded, [12, 12], rules=rules, state=s) for s in (start.state, whole))
+    assert [tree.hypotheses[0].tokens for tree in ours] == [tree.hypotheses[0].tokens for tree in theirs]
+    alone = policy.begin(encoded.prompted([[speech.words.sot]] * 2))
+    (_, detected) = speech.language_probabilities(policy.logits(alone.hidden[:, 0]))
+    assert start.languages == ["de", max(detected, key=detected.get)]
+    upto = policy.begin(encoded.prompted([speech._before(context) for context in contexts]))
+    silence = policy.logits(upto.hidden[:, 0]).softmax(-1)[:, speech.words.no_speech]
+    assert start.no_speech == pytest.approx(silence.tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -142,43 +169,43 @@ def test_scripts_that_are_spelled_have_room():
         "hi": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है।",
         "en": "All human beings are born free and equal in dignity and rights.",
     }
-    policy = WhisperPolicy(small_checkpoint())
+    speech = WhisperSpeech(small_checkpoint())
     for language, text in said.items():
         window = Window("w", np.zeros(16000 * len(text) // 15, np.float32))
         needed = len(TOKENIZER.encode(text))
-        (limit,) = _limits(policy, [window], [language], Options())
+        (limit,) = _limits(speech, [window], [language], Options())
         assert needed < limit
         assert (language in SPELLED) == (needed > 0.9 * len(text))
-    assert _limits(policy, [window], ["ka"], Options(task="translate")) == [limit]  # into English
+    assert _limits(speech, [window], ["ka"], Options(task="translate")) == [limit]  # into English
 
 
 def test_fallback_raises_the_temperature_until_the_checks_pass():
     """A random model never reaches an average of -1, so every temperature is tried, and the draws are repeatable."""
-    policy = WhisperPolicy(small_checkpoint())
+    speech = WhisperSpeech(small_checkpoint())
     window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
     options = Options(language="en", temperature=(0.0, 0.7), no_speech_threshold=None)
-    (hot,) = decode(policy, [window], options, ["en"])
+    (hot,) = decode(speech, [window], options, ["en"])
     assert (hot.temperature, hot.finished, len(hot.tokens)) == (0.7, False, 32)
-    assert decode(policy, [window], options, ["en"]) == [hot]
-    (cold,) = decode(policy, [window], Options(language="en", logprob_threshold=None), ["en"])
+    assert decode(speech, [window], options, ["en"]) == [hot]
+    (cold,) = decode(speech, [window], Options(language="en", logprob_threshold=None), ["en"])
     assert cold.temperature == 0.0
     assert len(cold.logprobs) == len(cold.entropies) == len(cold.tokens)
 
 
 def test_a_guess_that_is_no_speech_does_not_take_the_place_of_a_text(monkeypatch):
     """As with a refrain: it compresses too well at every temperature, and the last attempt looks like silence."""
-    policy = WhisperPolicy(small_checkpoint())
+    speech = WhisperSpeech(small_checkpoint())
     window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
     judged = decoding._result
 
-    def silent_when_hot(tokenizer, tree, language, temperature, no_speech, options):
-        result = judged(tokenizer, tree, language, temperature, no_speech, options)
+    def silent_when_hot(model, tree, language, temperature, no_speech, options):
+        result = judged(model, tree, language, temperature, no_speech, options)
         return replace(result, is_speech=temperature < 1)
 
     monkeypatch.setattr(decoding, "_result", silent_when_hot)
-    (kept,) = decode(policy, [window], Options(temperature=(0.0, 0.7, 1.0)), ["en"])
+    (kept,) = decode(speech, [window], Options(temperature=(0.0, 0.7, 1.0)), ["en"])
     assert (kept.temperature, kept.is_speech) == (0.7, True)
-    (only,) = decode(policy, [window], Options(temperature=(1.0,)), ["en"])
+    (only,) = decode(speech, [window], Options(temperature=(1.0,)), ["en"])
     assert not only.is_speech
 
 
@@ -187,23 +214,30 @@ def test_weights_that_are_no_numbers_are_told():
     checkpoint.model.model.decoder.layer_norm.weight[0] = float("nan")
     window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
     for how in ("greedy", "beam"):
-        with pytest.raises(SharpenError, match="w: the model answers with what is no number"):
-            decode(WhisperPolicy(checkpoint), [window], Options(decode=how), ["en"])
+        with pytest.raises(SharpenError, match="w: the model's output is NaN"):
+            decode(WhisperSpeech(checkpoint), [window], Options(decode=how), ["en"])
 
 
 def test_language_is_detected(base):
-    policy = WhisperPolicy(base)
-    encoded = policy.encode(policy.prepare(log_mel(utterances(2), base.mel), [[base.tokenizer.sot]] * 2))
-    for probabilities in detect_language(policy, encoded):
+    speech = WhisperSpeech(base)
+    encoded = speech.policy.encode(speech.prepare(utterances(2)))
+    assert speech.start(encoded, [None, None], [(), (400,)], "transcribe", True).languages == ["en", "en"]
+    begun = speech.policy.begin(encoded.prompted([[speech.words.sot]] * 2))
+    for probabilities in speech.language_probabilities(speech.policy.logits(begun.hidden[:, 0])):
         assert sum(probabilities.values()) == pytest.approx(1.0)
         assert max(probabilities, key=probabilities.get) == "en"
 
 
 def test_a_batch_of_windows_decodes_as_each_alone(base):
-    policy = WhisperPolicy(base)
+    speech = WhisperSpeech(base)
     windows = [Window(f"w{i}", clip) for i, clip in enumerate(utterances(3))]
-    together = decode(policy, windows, Options(), [None, "en", None])
+    together = decode(speech, windows, Options(), [None, "en", None])
     for window, result in zip(windows, together, strict=True):
-        (alone,) = decode(policy, [window], Options(), [None])
+        (alone,) = decode(speech, [window], Options(), [None])
         assert (alone.tokens, alone.language, alone.temperature) == (result.tokens, result.language, result.temperature)
         assert alone.avg_logprob == pytest.approx(result.avg_logprob, abs=1e-3)
+
+
+def test_length_limits_follow_the_duration():
+    speech = WhisperSpeech(small_checkpoint())
+    assert [speech.length_limit(s, "en", "transcribe") for s in (0.5, 4.0, 30.0)] == [32, 60, 444]

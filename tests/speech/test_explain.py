@@ -13,6 +13,7 @@ from sharpen.method.adaptation import Adaptation
 from sharpen.method.episode import Step, Trace
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
+from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.alignment import stretches
 from sharpen.speech.decoding import Decoded
 from sharpen.speech.drawing import TRUNK, branches, curve_svg, fit, level, tree_svg
@@ -58,6 +59,7 @@ def step(tokenizer, texts, H_tok, H_seq):
         best_probability=0.5,
         gradient_norm=1.0,
         seconds={},
+        batch_seconds={},
         tree=tree,
         greedy=tree.hypotheses[0].tokens,
     )
@@ -357,7 +359,7 @@ def test_a_page_that_fails_does_not_hide_the_transcript(tmp_path):
     (tmp_path / "out" / "noise.html").mkdir(parents=True)  # where the page would be
     adapt = Adaptation(method="greedy-em", steps=1, explain=True, guard=False)
     options = Options(language="en", timestamps=False, adapt=adapt, temperature=(0.0,), no_speech_threshold=None)
-    model = Model(small_checkpoint())
+    model = Model(WhisperSpeech(small_checkpoint()))
     *_, last = transcribe_files(model, [str(clip)], options, str(tmp_path / "out"), ["txt"])
     assert last.kind == "finished"
     assert "no page of explanations" in last.reason

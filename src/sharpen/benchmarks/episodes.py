@@ -23,11 +23,11 @@ from sharpen.method.objectives import METHODS
 from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree
+from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import EVERY
 from sharpen.models.states import Prepared
 from sharpen.models.weights.checkpoint import Checkpoint
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.speech.features import log_mel
 
 TOLERANCE = 5e-4  # between both engines' losses and gradients, relative
 

@@ -223,9 +223,9 @@ def table(rows: Sequence[Row]) -> str:
     from sharpen.evaluation.report import lines as results
 
     out = []
-    for corpus, lines in results.lines(rows).items():
+    for corpus, lines in results.group_lines(rows).items():
         columns = results.columns(lines)
-        names = results.names(columns)
+        names = results.column_names(columns)
         title = f"{corpus}, WER %"
         width = max(len(title), *(len(line.label) for line in lines))
         wide = max(10, *(len(names[c]) + 2 for c in columns))

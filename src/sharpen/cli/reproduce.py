@@ -52,9 +52,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(args: argparse.Namespace) -> int:
     if args.name == "table-link":
-        from sharpen.method import theory
+        from sharpen.evaluation.report.theory import prior_work_table
+        from sharpen.method.theory import link_rows
 
-        print(theory.link_table())
+        print(prior_work_table(link_rows()))
         return DONE
     if args.out is None:
         raise SharpenError("reproduce needs a folder for its rows: --out DIR")

@@ -17,16 +17,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _theory(args: argparse.Namespace) -> int:
+    from sharpen.evaluation.report.theory import estimates_json, estimates_table, plot_estimates, prior_work_table
     from sharpen.method import theory
 
-    rows = theory.report()
+    estimates = theory.report()
     if args.plot:
-        theory.plot(rows, args.plot)
+        plot_estimates(estimates, args.plot)
     if args.link_table:
-        print(theory.link_table(rows))
+        print(prior_work_table(theory.link_rows(estimates)))
     elif args.json:
-        print(json.dumps(theory.as_json(rows), indent=1))
+        print(json.dumps(estimates_json(estimates), indent=1))
     else:
-        print(theory.as_table(rows))
+        print(estimates_table(estimates))
         print(f"\nOne small random model (seed {theory.SEED}); docs/theory.md has the ranges over twelve of them.")
     return DONE

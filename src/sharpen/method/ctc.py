@@ -7,7 +7,7 @@ pi(y) is the sum over all its paths. Two objectives:
     collapse   sum_i A_i log pi(y_i) / G    the entropy of the output: paths are sampled and collapsed, cost -log pi(y)
 
 As for `em_seq`, the second part of the collapse-aware gradient has mean zero. A temperature other than 1 and the
-non-blank mask are heuristics: they change what is minimised, and no claim of unbiasedness covers them.
+non-blank mask are heuristics: they change what is minimised, so those variants are biased.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sharpen.method.objectives import leave_one_out
 CTCObjective = Literal["frames", "collapse"]
 CTCParameters = Literal["norms", "norms+features"]
 Output = tuple[int, ...]
-NEVER = -1e30  # log-probability that stands for none
+NEVER = -1e30  # finite stand-in for log 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class CTCAdaptation:
             if getattr(self, name) not in values:
                 raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(values)}")
         if self.non_blank and self.objective == "collapse":
-            raise SharpenError("non_blank is for objective 'frames'; the blanks are part of a path that is collapsed")
+            raise SharpenError("non_blank needs objective 'frames': a collapsed path contains its blanks")
 
 
 def distributions(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -99,7 +99,7 @@ def sample_paths(
         cdf = log_p[b, :T].exp().cumsum(-1, dtype=torch.float64)  # (T, V)
         u = torch.rand(samples, T, generator=g, dtype=torch.float64).to(cdf.device)  # whatever the batch is padded to
         drawn = torch.searchsorted(cdf, (u * cdf[:, -1]).T.contiguous(), right=True)  # (T, G); never one of p = 0
-        paths.append(drawn.clamp_(max=cdf.shape[-1] - 1).T.tolist())  # a frame without numbers gives some symbol
+        paths.append(drawn.clamp_(max=cdf.shape[-1] - 1).T.tolist())  # a NaN frame gives some symbol
     return paths
 
 
@@ -124,10 +124,9 @@ class Collapsed:
 def negative_log_likelihood(log_p: Tensor, lengths: Sequence[int], collapsed: Collapsed, blank: int) -> Tensor:
     """-log pi(y) of each distinct output, summed over all its paths: (B, T, V) -> (N,).
 
-    `log_p` must come from a log-softmax: the backward of `ctc_loss` is already that of the logits, which only a
-    log-softmax before it leaves as it is. An output that was sampled is never impossible, so an infinity here is an
-    error that must be seen, not replaced by zero. Symbols that a model never gives (-inf) get a number all the same:
-    that backward would make 0 times infinity of them.
+    `log_p` must come from a log-softmax: the backward of `ctc_loss` is that of the logits, and only a log-softmax in
+    front of it leaves it unchanged. A sampled output is never impossible, so an infinity here is an error that must
+    surface, not become zero. Symbols with probability 0 (-inf) are clamped: the backward would compute 0 * inf.
     """
     targets = torch.zeros(len(collapsed.outputs), max(1, *map(len, collapsed.outputs)), dtype=torch.int64)
     for n, y in enumerate(collapsed.outputs):

@@ -1,4 +1,4 @@
-"""A model small enough to enumerate, answering every call of a policy in float64."""
+"""A policy small enough to enumerate, in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EOS = 0
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Vectors:
     """What the enumerable model reads: one vector for each input."""
 
     x: Tensor  # (B, d)
@@ -24,25 +24,33 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.x)
 
-    def select(self, inputs: Sequence[int]) -> Inputs:
-        return Inputs(self.x[list(inputs)])
+    def select(self, inputs: Sequence[int]) -> Vectors:
+        return Vectors(self.x[list(inputs)])
+
+    @classmethod
+    def join(cls, parts: Sequence[Vectors]) -> Vectors:
+        return cls(torch.cat([part.x for part in parts]))
 
 
 @dataclass(frozen=True)
-class Encoded:
+class FirstState:
     """The recurrent state before the first token."""
 
     h: Tensor  # (B, d)
 
-    def detach(self) -> Encoded:
-        return Encoded(self.h.detach())
+    def detach(self) -> FirstState:
+        return FirstState(self.h.detach())
 
-    def select(self, inputs: Sequence[int]) -> Encoded:
-        return Encoded(self.h[list(inputs)])
+    def select(self, inputs: Sequence[int]) -> FirstState:
+        return FirstState(self.h[list(inputs)])
+
+    @classmethod
+    def join(cls, parts: Sequence[FirstState]) -> FirstState:
+        return cls(torch.cat([part.h for part in parts]))
 
 
 @dataclass(frozen=True)
-class State:
+class Level:
     """A search in progress."""
 
     h: Tensor  # (B, n, d)
@@ -50,7 +58,7 @@ class State:
 
 
 class EnumerablePolicy:
-    """A recurrent model in float64 with a norm on either side, answering the calls of `method.policy.Policy`.
+    """A recurrent model in float64 with one encoder and one decoder norm, as a `method.policy.Policy`.
 
     h_0 = tanh(A norm(x)),  h_t = tanh(W h_{t-1} + E[y_t]),  pi(. | y_<t) = softmax(U norm(h_{t-1})); token 0 is EOS.
     """
@@ -60,14 +68,14 @@ class EnumerablePolicy:
         vocabulary: int = 4,
         d: int = 5,
         seed: int = 0,
-        forbidden: Sequence[int] = (),  # tokens that pi never has
-        forbidden_first: Sequence[int] = (),  # nor at the first step
+        forbidden: Sequence[int] = (),  # tokens removed from pi at every step
+        forbidden_first: Sequence[int] = (),  # and at the first step alone
     ) -> None:
         g = torch.Generator().manual_seed(seed)
         self.A, self.W = torch.randn(2, d, d, generator=g, dtype=torch.float64)
         self.E = torch.randn(vocabulary, d, generator=g, dtype=torch.float64)
         self.vocabulary = torch.randn(vocabulary, d, generator=g, dtype=torch.float64)
-        self.inputs = Inputs(torch.randn(3, d, generator=g, dtype=torch.float64))
+        self.inputs = Vectors(torch.randn(3, d, generator=g, dtype=torch.float64))
         affines = torch.randn(4, d, generator=g, dtype=torch.float64)  # all ones and zeros would hide a mix-up
         self._norms = {
             "encoder": Norm("encoder", "encoder", "layer", 1e-5, 1 + 0.3 * affines[0], 0.3 * affines[1]),
@@ -93,20 +101,20 @@ class EnumerablePolicy:
         view._own = {**self._own, **norms}
         return view
 
-    def encode(self, prepared: Inputs) -> Encoded:
-        return Encoded(torch.tanh(self._norm("encoder", prepared.x[:, None])[:, 0] @ self.A.T))
+    def encode(self, prepared: Vectors) -> FirstState:
+        return FirstState(torch.tanh(self._norm("encoder", prepared.x[:, None])[:, 0] @ self.A.T))
 
-    def capacity(self, encoded: Encoded) -> list[int]:
+    def capacity(self, encoded: FirstState) -> list[int]:
         return [1000] * len(encoded.h)
 
-    def begin(self, encoded: Encoded) -> State:
+    def begin(self, encoded: FirstState) -> Level:
         return self._state(encoded.h[:, None])
 
-    def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
+    def extend(self, state: Level, parents: Tensor, tokens: Tensor) -> Level:
         rows = torch.arange(len(parents))[:, None]
         return self._state(torch.tanh(state.h[rows, parents.clamp(min=0)] @ self.W.T + self.E[tokens]))
 
-    def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
+    def score(self, encoded: FirstState, trees: PackedTrees) -> Tensor:
         rows = torch.arange(len(trees.tokens))[:, None]
         h = encoded.h[:, None].expand(-1, trees.tokens.shape[1], -1)
         for depth in range(1, int(trees.depths.max()) + 1):
@@ -114,23 +122,19 @@ class EnumerablePolicy:
             h = torch.where((trees.depths == depth)[..., None], deeper, h)
         return self._norm("decoder", h)
 
-    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        logits = hidden @ self.vocabulary.T
-        return logits.masked_fill(self.forbidden[int(depth == 0)], -torch.inf).log_softmax(-1)
-
     def outputs(self, limit: int) -> list[tuple[int, ...]]:
-        """Every y that pi allows: EOS at its end, or L tokens without one, which the limit ended."""
+        """Every y that pi allows: ending with EOS, or cut at L tokens."""
         later, first = ([t for t, no in enumerate(row) if not no] for row in self.forbidden.tolist())
-        found: list[tuple[int, ...]] = []
+        complete: list[tuple[int, ...]] = []
         prefixes: list[tuple[int, ...]] = [()]
         for length in range(1, limit + 1):
             longer = [(*prefix, token) for prefix in prefixes for token in (later if prefix else first)]
             prefixes = [y for y in longer if y[-1] != EOS and length < limit]
-            found += [y for y in longer if y[-1] == EOS or length == limit]
-        return found
+            complete += [y for y in longer if y[-1] == EOS or length == limit]
+        return complete
 
-    def _state(self, h: Tensor) -> State:
-        return State(h, self._norm("decoder", h))
+    def _state(self, h: Tensor) -> Level:
+        return Level(h, self._norm("decoder", h))
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         return self._norms[name].apply(x, self._own.get(name))

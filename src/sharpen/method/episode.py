@@ -1,15 +1,18 @@
-"""The episode: search, score, step, again; then forget.
+"""The episode: search, score, step, repeat; then forget.
 
-`adapt` minimises the entropy of pi(. | q) for each input q of a batch on that input's own copy of the norms. Rows of
-the batch never meet: each has its hypotheses, its loss, its normaliser, its random draws and its row of every optimiser
-state, and one elementwise AdamW step serves them all.
+An `Episode` minimises the entropy of pi(. | q) for each of its inputs q, on that input's own copy of the norms. Inputs
+join between steps and leave when they are done, and an answer can be had after any step. Each input has its own
+options, step count, moments, hypotheses, loss, normaliser and random draws. Several inputs share one search and one
+scoring pass, but no number of one enters another's: an input gets what it would get alone.
+
+`method.adapt.adapt` is one loop over an episode, for a batch that starts together. A server is another.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic
@@ -18,249 +21,301 @@ import torch
 from torch import Tensor
 
 from sharpen.errors import SharpenError
-from sharpen.method import norms as norm_room
 from sharpen.method import search
-from sharpen.method.adaptation import Adaptation, StopRule
-from sharpen.method.gradient import charge, require_gradients, score
-from sharpen.method.norms import Affine, Norm
-from sharpen.method.objectives import Group, Objective, Search
+from sharpen.method.adaptation import Adaptation
+from sharpen.method.gradient import require_gradients, score, tree_loss
+from sharpen.method.norms import Affine, Norm, affine, choose, initial
+from sharpen.method.optimiser import Moments, adamw
 from sharpen.method.policy import LONGEST, E, P, Policy, S, generator
+from sharpen.method.trace import NOT_FINITE, Step, Text, Trace, stop_reason, summary
 from sharpen.method.tree import HypothesisTree
 
-CERTAIN = 0.99  # probability of the best hypothesis at which "certain" stops
 KEPT = 1 << 26  # numbers of distributions that a search keeps for its gradient: 256 MB in float32
-SETTLED = 0.01  # relative change of mean H_tok between two steps at which "settled" stops
-NOT_FINITE = "step {}: the loss or its gradient is not finite; the norms of the step before are kept"
 
 
 @dataclass(frozen=True)
-class Step:
-    """What one step saw of one input, before its update."""
+class Sharing:
+    """What inputs must have in common to be computed together."""
 
-    loss: float
-    H_tok: float  # mean over the hypotheses, in nats
-    H_seq: float  # mean over the hypotheses, in nats
-    hypotheses: int
-    distinct: int  # different token sequences
-    distinct_texts: int  # different texts after normalisation; as `distinct` where no text function was given
-    nodes: int  # of the tree
-    tokens: int  # of all hypotheses: what G separate rows would compute
-    truncated: int  # hypotheses that the length limit ended
-    best_probability: float  # of the most probable hypothesis
-    gradient_norm: float
-    seconds: dict[str, float]  # encode, search, score, backward, optimiser: of the whole batch
-    tree: HypothesisTree | None = field(repr=False)  # the hypotheses; None where they were let go
-    greedy: tuple[int, ...] | None = None  # with `explain` or `greedy_at`: the greedy output before this step's update
+    search: str
+    samples: int
+    norms: str
 
 
-@dataclass
-class Trace:
-    """One input's way through its episode."""
+@dataclass(eq=False)
+class _Row(Generic[P]):
+    """One input of an episode."""
 
-    steps: list[Step] = field(default_factory=list)
-    stopped: str = ""  # the rule that ended it, or what was not finite
-
-
-StepListener = Callable[[int, Mapping[int, Step]], None]
-"""Hears the number of a step, from 1, and what it saw of each input that still adapts, by the input's number."""
-
-
-@dataclass(frozen=True)
-class Episode:
-    """The outcome for a batch: each input's own norms, and how they came about.
-
-    `policy.adapted(episode.norms)` is the model as those norms make it; the model itself is as it was.
-    """
-
-    theta: Tensor  # (B, parameters)
-    norms: Mapping[str, Affine]  # the same by name; none where nothing was to adapt
-    traces: list[Trace]
-
-
-@torch.enable_grad()
-def adapt(
-    policy: Policy[P, E, S],
-    prepared: P,
-    options: Adaptation,
-    *,
-    ids: Sequence[str] | None = None,
-    limits: Sequence[int] | None = None,
-    text: Callable[[Sequence[int]], str] | None = None,
-    on_step: StepListener | None = None,
-) -> Episode:
-    """Adapts each of B inputs for itself.
-
-    `ids` name the inputs' random draws (their numbers, unless given), `limits` are their length limits, `text` turns
-    tokens into what makes two hypotheses the same to a reader, and `on_step` hears of every step. An episode begins at
-    the model's own norms (`Policy.norms`), whatever a view of it was adapted to before. To decode with the outcome, and
-    to heed `options.guard` and the method's `decode`, is the caller's part.
-    """
-    require_gradients()
-    B, method = len(prepared), options.row
-    ids = [str(b) for b in range(B)] if ids is None else ids
-    limits = [LONGEST] * B if limits is None else limits
-    if not len(ids) == len(limits) == B:
-        raise SharpenError(f"{B} inputs, {len(ids)} ids and {len(limits)} limits: give one of each for every input")
-    traces = [Trace() for _ in range(B)]
-    if method.search is None or method.objective is None or options.steps == 0 or B == 0:
-        return Episode(torch.empty(B, 0), {}, traces)
-    norms = policy.norms()
-    chosen = norm_room.choose(norms, options.norms)
-    theta = norm_room.initial(chosen, B)
-    worker = _Worker(policy, chosen, options, method.search, method.objective, text)
-    moments = torch.zeros_like(theta), torch.zeros_like(theta)
-    before = theta.clone()  # the norms that the step before was finite under
-    draws = [generator(options.seed, i) for i in ids]
-    fixed: E | None = None
-    if len(chosen) < len(norms) and all(norm.side == "decoder" for norm in chosen):
-        with torch.no_grad():
-            fixed = policy.encode(prepared)  # the encoder's norms stay as they are, and none of the decoder's is in it
-    rows = list(range(B))  # inputs still adapting
-    for number in range(1, options.steps + 1):
-        leaf = theta[rows].requires_grad_()
-        view = policy.adapted(norm_room.affine(chosen, leaf))
-        start = time.perf_counter()
-        encoded = view.encode(prepared.select(rows)) if fixed is None else fixed.select(rows)
-        seconds = {"encode": time.perf_counter() - start}
-        speak = options.explain or number - 1 in options.greedy_at
-        some = [draws[b] for b in rows], [limits[b] for b in rows]
-        steps, gradient = worker.step(view, encoded, leaf, *some, seconds, speak)
-        finite = [
-            ok and math.isfinite(step.loss)
-            for ok, step in zip(torch.isfinite(gradient).all(1).tolist(), steps, strict=True)
-        ]
-        alive = [b for b, ok in zip(rows, finite, strict=True) if ok]
-        with _timed(seconds, "optimiser"):
-            for b in set(rows) - set(alive):
-                theta[b] = before[b]
-            before[alive] = theta[alive]
-            adamw(theta, moments, gradient[finite], alive, number, options.lr, options.weight_decay)
-        for b, step, ok in zip(rows, steps, finite, strict=True):
-            traces[b].steps.append(step)
-            traces[b].stopped = _stop_reason(traces[b].steps, options.stop) if ok else NOT_FINITE.format(number)
-        if on_step is not None:
-            on_step(number, dict(zip(rows, steps, strict=True)))
-        rows = [b for b in alive if not traces[b].stopped]
-        if not rows:
-            break
-    for b in (~torch.isfinite(theta).all(1)).nonzero()[:, 0].tolist():
-        theta[b], traces[b].stopped = before[b], NOT_FINITE.format(len(traces[b].steps))
-    return Episode(theta, norm_room.affine(chosen, theta), traces)
-
-
-@dataclass(frozen=True)
-class _Worker(Generic[P, E, S]):
-    """What stays the same over the steps of an episode."""
-
-    policy: Policy[P, E, S]
-    norms: list[Norm]
+    id: str
+    source: P  # the batch it joined with
+    index: int  # its place in that batch
+    limit: int
     options: Adaptation
-    search: Search
-    objective: Objective
-    text: Callable[[Sequence[int]], str] | None
+    chosen: list[Norm]  # what adapts; empty for a method that does not adapt
+    draws: torch.Generator
+    theta: Tensor  # (parameters,)
+    before: Tensor  # theta one update earlier, under which loss and gradient were finite
+    moments: Moments  # (parameters,) each
+    trace: Trace = field(default_factory=Trace)
 
-    def step(
+    @property
+    def live(self) -> bool:
+        return bool(self.chosen) and not self.trace.stopped and len(self.trace.steps) < self.options.steps
+
+    @property
+    def sharing(self) -> Sharing:
+        kind = self.options.row.search or ""
+        return Sharing(kind, 1 if kind == "greedy" else self.options.samples, self.options.norms)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the greedy output before the next update is wanted."""
+        return self.options.explain or len(self.trace.steps) in self.options.greedy_at
+
+
+@dataclass(frozen=True)
+class _Batch(Generic[P, E]):
+    """The joined inputs of rows that share their computation."""
+
+    ids: tuple[str, ...]
+    prepared: P
+    encoded: E | None  # where no encoder norm adapts: computed once
+
+
+class Episode(Generic[P, E, S]):
+    """Inputs that adapt side by side over one policy. The model is never written.
+
+    `text` normalises the text of tokens for the "agreed" rule and `Step.distinct_texts`. Every input starts at the
+    model's own norms (`Policy.norms`), whatever a view of it was adapted to before. Not thread-safe; several episodes
+    over one policy may run in different threads.
+    """
+
+    def __init__(self, policy: Policy[P, E, S], text: Text | None = None) -> None:
+        self.policy, self.text = policy, text
+        self._rows: dict[str, _Row[P]] = {}
+        self._batches: dict[Sharing, _Batch[P, E]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """All inputs, in the order they joined."""
+        return list(self._rows)
+
+    @property
+    def live(self) -> list[str]:
+        """The inputs that the next `step` will update."""
+        return [row.id for row in self._rows.values() if row.live]
+
+    def join(
         self,
-        view: Policy[P, E, S],
-        encoded: E,
-        theta: Tensor,
-        draws: list[torch.Generator],
-        limits: list[int],
-        seconds: dict[str, float],
-        speak: bool,
-    ) -> tuple[list[Step], Tensor]:
-        """Hypotheses under theta, their loss, its gradient: what each input's trace keeps, and (B, parameters).
+        prepared: P,
+        ids: Sequence[str],
+        limits: Sequence[int] | None = None,
+        options: Adaptation | Sequence[Adaptation] = Adaptation(),  # noqa: B008, it is frozen
+        *,
+        draws: Sequence[str] | None = None,
+    ) -> None:
+        """Adds inputs, which the next `step` updates for the first time.
 
-        The encoder has run once, with its gradient: the search sees the same values without it. With `speak` the greedy
-        output is kept as well.
+        `ids` name them in this episode, `limits` are their length limits in tokens, `options` are common or one for
+        each input. `draws` name their random draws where those must not follow from the id.
         """
+        require_gradients()
+        B = len(prepared)
+        limits = [LONGEST] * B if limits is None else limits
+        every = [options] * B if isinstance(options, Adaptation) else list(options)
+        draws = ids if draws is None else draws
+        if not len(ids) == len(limits) == len(every) == len(draws) == B:
+            raise SharpenError(
+                f"{B} inputs, {len(ids)} ids, {len(limits)} limits and {len(every)} options: give one per input"
+            )
+        taken = [i for n, i in enumerate(ids) if i in self._rows or i in ids[:n]]
+        if taken:
+            raise SharpenError(f"input {taken[0]!r} is in this episode already; choose another id, or let it leave")
+        for index, (i, limit, option, draw) in enumerate(zip(ids, limits, every, draws, strict=True)):
+            adapts = option.row.search is not None and option.steps > 0
+            chosen = choose(self.policy.norms(), option.norms) if adapts else []
+            theta = initial(chosen, 1)[0] if chosen else torch.empty(0)
+            self._rows[i] = _Row(
+                i, prepared, index, limit, option, chosen, generator(option.seed, draw), theta, theta,
+                Moments.zeros(theta),
+            )  # fmt: skip
+
+    def step(self) -> dict[str, Step]:
+        """Updates every live input once; returns what the step saw of each, and nothing when none is live."""
+        require_gradients()
+        together: dict[Sharing, list[_Row[P]]] = {}
+        for row in self._rows.values():
+            if row.live:
+                together.setdefault(row.sharing, []).append(row)
+        steps: dict[str, Step] = {}
+        for sharing, rows in together.items():
+            steps |= self._advance(rows, self._batch(sharing, rows))
+        return steps
+
+    def leave(self, ids: Sequence[str]) -> None:
+        """Removes inputs, finished or not; what is left of them is forgotten."""
+        for i in ids:
+            del self._rows[self._row(i).id]
+        for sharing, batch in list(self._batches.items()):
+            if set(ids) & set(batch.ids):
+                del self._batches[sharing]
+                stay = [n for n, i in enumerate(batch.ids) if i in self._rows]
+                if stay:
+                    self._batches[sharing] = _select(batch, stay)
+
+    def norms(self, ids: Sequence[str]) -> Mapping[str, Affine]:
+        """The present norms of some inputs, one row each, for `Policy.adapted`; nothing where none of them adapts.
+
+        Where inputs adapt different norms, each has the model's own parameters for the rest.
+        """
+        rows = [self._row(i) for i in ids]
+        own = [affine(row.chosen, row.theta[None]) for row in rows]
+        union = {norm.name: norm for row in rows for norm in row.chosen}
+        values: dict[str, Affine] = {}
+        for name, norm in union.items():
+            model = affine([norm], initial([norm], 1))[name]
+            values[name] = Affine.cat([one.get(name, model) for one in own])
+        return values
+
+    def theta(self, ids: Sequence[str]) -> Tensor:
+        """The same as one matrix (len(ids), parameters), for inputs that adapt the same norms."""
+        return torch.stack([self._row(i).theta for i in ids]) if ids else torch.empty(0, 0)
+
+    def trace(self, id: str) -> Trace:
+        """The steps of an input so far."""
+        return self._row(id).trace
+
+    def _row(self, id: str) -> _Row[P]:
+        if id not in self._rows:
+            raise SharpenError(f"no input {id!r} in this episode; it has {', '.join(self._rows) or 'none'}")
+        return self._rows[id]
+
+    def _batch(self, sharing: Sharing, rows: list[_Row[P]]) -> _Batch[P, E]:
+        """The joined inputs of these rows, reusing what was joined at the step before."""
+        ids = tuple(row.id for row in rows)
+        held = self._batches.get(sharing)
+        if held is not None and held.ids != ids:  # rows that finished are dropped
+            stay = [n for n, i in enumerate(held.ids) if i in ids]
+            held = _select(held, stay) if stay else None
+        fresh = rows if held is None else rows[len(held.ids) :]  # rows are in the order they joined
+        if fresh:
+            new = self._joined(fresh)
+            held = new if held is None else _join([held, new])
+        assert held is not None
+        self._batches[sharing] = held
+        return held
+
+    def _joined(self, rows: list[_Row[P]]) -> _Batch[P, E]:
+        sources: list[tuple[P, list[int]]] = []
+        for row in rows:
+            if not sources or sources[-1][0] is not row.source:
+                sources.append((row.source, []))
+            sources[-1][1].append(row.index)
+        parts = [source.select(indices) for source, indices in sources]
+        prepared = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
+        encoded = None
+        chosen = rows[0].chosen
+        if len(chosen) < len(self.policy.norms()) and all(norm.side == "decoder" for norm in chosen):
+            with torch.no_grad():
+                encoded = self.policy.encode(prepared)
+        return _Batch(tuple(row.id for row in rows), prepared, encoded)
+
+    @torch.enable_grad()
+    def _advance(self, rows: list[_Row[P]], batch: _Batch[P, E]) -> dict[str, Step]:
+        """One update of rows that share their computation.
+
+        The encoder runs once, with its gradient; the search sees the same values without it.
+        """
+        chosen, seconds = rows[0].chosen, dict[str, float]()
+        theta = torch.stack([row.theta for row in rows]).requires_grad_()  # (B, parameters)
+        view = self.policy.adapted(affine(chosen, theta))
+        with _timed(seconds, "encode"):
+            encoded = view.encode(batch.prepared) if batch.encoded is None else batch.encoded
         with torch.no_grad():
-            frozen = self.policy.adapted(norm_room.affine(self.norms, theta.detach()))
+            frozen, values = self.policy.adapted(affine(chosen, theta.detach())), encoded.detach()
             with _timed(seconds, "search"):
-                trees = self._find(frozen, encoded.detach(), draws, limits)
-            spoken = search.greedy(frozen, encoded.detach(), limits) if speak else None
+                trees = _search(frozen, values, rows)
+            greedy = _greedy(self.policy, chosen, theta.detach(), values, rows)
         with _timed(seconds, "score"):
-            charged = charge(trees, self.objective, self.options.normalise)
+            objectives = [row.options.row.objective for row in rows]
+            loss = tree_loss(trees, [o for o in objectives if o is not None], [row.options.normalise for row in rows])
             scored = score(view, encoded, trees, theta.device)
         with _timed(seconds, "backward"):
-            gradient = scored.gradient(view, charged, theta)
+            gradient = scored.gradient(view, loss, theta)
+        with _timed(seconds, "optimiser"):
+            reasons = _update(rows, gradient, loss.values)
         sizes = gradient.norm(dim=1).tolist()
-        steps = []
-        for b, (tree, group) in enumerate(zip(trees, charged.groups, strict=True)):
-            greedy = spoken[b].hypotheses[0].tokens if spoken else None
-            steps.append(_summary(tree, group, charged.losses[b], sizes[b], seconds, self.text, greedy))
-        return steps, gradient
-
-    def _find(
-        self, policy: Policy[P, E, S], encoded: E, draws: list[torch.Generator], limits: list[int]
-    ) -> list[HypothesisTree]:
-        G = self.options.samples
-        if self.search == "greedy":
-            return search.greedy(policy, encoded, limits, entropies=True, keep=KEPT)
-        if self.search == "sample":
-            return search.sample(policy, encoded, limits, G, draws, entropies=True, keep=KEPT)
-        return search.beam(policy, encoded, limits, G, entropies=True, keep=KEPT)
+        for b, row in enumerate(rows):
+            step = summary(
+                trees[b], loss.groups[b], loss.values[b], sizes[b], seconds, len(rows), self.text, greedy.get(row.id)
+            )
+            row.trace.steps.append(step)
+            row.trace.stopped = reasons[b] or stop_reason(row.trace.steps, row.options.stop)
+        return {row.id: row.trace.steps[-1] for row in rows}
 
 
-def adamw(
-    theta: Tensor,  # (B, parameters)
-    moments: tuple[Tensor, Tensor],
-    gradient: Tensor,  # (rows, parameters)
-    rows: list[int],
-    t: int,  # the step, from 1
-    lr: float,
-    weight_decay: float,
-) -> None:
-    """AdamW with torch's other defaults on some rows of theta, in place; an episode's rows all count the same steps."""
-    b1, b2, eps = 0.9, 0.999, 1e-8
-    m = moments[0][rows] * b1 + gradient * (1 - b1)
-    v = moments[1][rows] * b2 + gradient.square() * (1 - b2)
-    moments[0][rows], moments[1][rows] = m, v
-    step = (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)
-    theta[rows] = theta[rows] * (1 - lr * weight_decay) - lr * step
+def _search(policy: Policy[P, E, S], encoded: E, rows: Sequence[_Row[P]]) -> list[HypothesisTree]:
+    limits, sharing = [row.limit for row in rows], rows[0].sharing
+    if sharing.search == "greedy":
+        return search.greedy(policy, encoded, limits, entropies=True, keep=KEPT)
+    if sharing.search == "sample":
+        draws = [row.draws for row in rows]
+        return search.sample(policy, encoded, limits, sharing.samples, draws, entropies=True, keep=KEPT)
+    return search.beam(policy, encoded, limits, sharing.samples, entropies=True, keep=KEPT)
 
 
-def _summary(
-    tree: HypothesisTree,
-    group: Group,
-    value: float,
-    gradient_norm: float,
-    seconds: dict[str, float],
-    text: Callable[[Sequence[int]], str] | None,
-    greedy: tuple[int, ...] | None,
-) -> Step:
-    distinct = {y.tokens for y in tree.hypotheses}
-    texts = distinct if text is None else {text(y.content) for y in tree.hypotheses}
-    return Step(
-        loss=value,
-        H_tok=float(group.H_tok.mean()),
-        H_seq=float(group.H_seq.mean()),
-        hypotheses=len(tree.hypotheses),
-        distinct=len(distinct),
-        distinct_texts=len(texts),
-        nodes=len(tree),
-        tokens=sum(len(y) for y in tree.hypotheses),
-        truncated=sum(not y.finished for y in tree.hypotheses),
-        best_probability=math.exp(-float(group.H_seq.min())),
-        gradient_norm=gradient_norm,
-        seconds=seconds,
-        tree=tree,
-        greedy=greedy,
-    )
+def _greedy(
+    policy: Policy[P, E, S], chosen: list[Norm], theta: Tensor, encoded: E, rows: Sequence[_Row[P]]
+) -> dict[str, tuple[int, ...]]:
+    """The greedy output of the rows that want it, under their norms theta."""
+    speaking = [b for b, row in enumerate(rows) if row.speaks]
+    if not speaking:
+        return {}
+    view = policy.adapted(affine(chosen, theta[speaking]))
+    trees = search.greedy(view, encoded.select(speaking), [rows[b].limit for b in speaking])
+    return {rows[b].id: tree.hypotheses[0].tokens for b, tree in zip(speaking, trees, strict=True)}
 
 
-def _stop_reason(steps: list[Step], rules: tuple[StopRule, ...]) -> str:
-    """Why to stop after these steps, or nothing."""
-    last = steps[-1]
-    if "certain" in rules and last.best_probability >= CERTAIN:
-        return f"certain: the best hypothesis has probability {last.best_probability:.3f}"
-    if "agreed" in rules and last.hypotheses > 1 and last.distinct_texts == 1:
-        return "agreed: all hypotheses are the same text"
-    if "settled" in rules and len(steps) > 1:
-        before = steps[-2].H_tok
-        if abs(last.H_tok - before) <= SETTLED * abs(before):
-            return f"settled: entropy {before:.3f} -> {last.H_tok:.3f}"
-    return ""
+def _update(rows: Sequence[_Row[P]], gradient: Tensor, losses: Sequence[float]) -> list[str]:
+    """Moves the rows whose loss, gradient and update are finite; returns why each other row stops."""
+    finite = [ok and math.isfinite(loss) for ok, loss in zip(_finite(gradient), losses, strict=True)]
+    moving = [b for b, ok in enumerate(finite) if ok]
+    good = [rows[b] for b in moving]
+    if good:
+        theta, moments = adamw(
+            torch.stack([row.theta for row in good]),
+            Moments(torch.stack([row.moments.m for row in good]), torch.stack([row.moments.v for row in good])),
+            gradient[moving],
+            [len(row.trace.steps) + 1 for row in good],
+            [row.options.lr for row in good],
+            [row.options.weight_decay for row in good],
+        )
+        for n, (b, ok) in enumerate(zip(moving, _finite(theta), strict=True)):
+            row, finite[b] = rows[b], ok
+            row.before = row.theta
+            if ok:
+                row.theta, row.moments = theta[n], Moments(moments.m[n], moments.v[n])
+    for row, ok in zip(rows, finite, strict=True):
+        if not ok:
+            row.theta = row.before
+    return ["" if ok else NOT_FINITE.format(len(row.trace.steps) + 1) for row, ok in zip(rows, finite, strict=True)]
+
+
+def _finite(matrix: Tensor) -> list[bool]:
+    values: list[bool] = torch.isfinite(matrix).all(1).tolist()
+    return values
+
+
+def _select(batch: _Batch[P, E], rows: Sequence[int]) -> _Batch[P, E]:
+    encoded = None if batch.encoded is None else batch.encoded.select(rows)
+    return _Batch(tuple(batch.ids[n] for n in rows), batch.prepared.select(rows), encoded)
+
+
+def _join(batches: Sequence[_Batch[P, E]]) -> _Batch[P, E]:
+    prepared = type(batches[0].prepared).join([batch.prepared for batch in batches])
+    encoded = [batch.encoded for batch in batches if batch.encoded is not None]
+    ids = tuple(i for batch in batches for i in batch.ids)
+    return _Batch(ids, prepared, type(encoded[0]).join(encoded) if encoded else None)
 
 
 @contextmanager

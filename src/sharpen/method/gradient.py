@@ -1,9 +1,10 @@
-"""From the trees that a search found to the gradient of their loss.
+"""From searched trees to the gradient of their loss.
 
-The search has met every distribution of its trees under the very parameters that the gradient is taken at, and left
-behind each node's entropy, each edge's log-probability, and, as far as memory allows, the distributions themselves. So
-what every node and edge weighs in the loss is known before anything is scored; scoring only has to lead the gradient
-back: one pass over all nodes with autograd, entered at the hidden states with the closed form of `head_gradient`.
+The search has already met every distribution of its trees, under the very parameters at which the gradient is taken.
+It leaves behind each node's entropy, each edge's log-probability and, as far as memory allows, the distributions
+themselves. So the coefficients a(e) and c(n) are known before anything is scored, and scoring only has to carry the
+gradient back: one pass over all nodes with autograd, entered at the hidden states with the closed form of
+`head_gradient`.
 """
 
 from __future__ import annotations
@@ -16,27 +17,28 @@ import torch
 from torch import Tensor
 
 from sharpen.errors import SharpenError
-from sharpen.method import objectives
 from sharpen.method.entropy import head_gradient, log_softmax
-from sharpen.method.objectives import Array, Group, Normalise, Objective
+from sharpen.method.objectives import Array, Group, Normalise, Objective, normaliser
 from sharpen.method.policy import E, P, Policy, S
 from sharpen.method.tree import Edges, HypothesisTree, PackedTrees, edges, pack
 
 
 @dataclass(frozen=True)
-class Charged:
-    """B trees, what their hypotheses are charged, and hence what every edge and node weighs in the loss."""
+class TreeLoss:
+    """L = sum_e a(e) log pi(e) + sum_n c(n) Ent(n) over B trees, no two of which share an edge or a node."""
 
     trees: Sequence[HypothesisTree]
     paths: Edges
     groups: list[Group]
-    losses: list[float]
-    a: Array  # (E,) what multiplies an edge's log pi
-    c: Array  # (M,) what multiplies a node's Ent
+    values: list[float]  # L of each tree
+    a: Array  # (E,) coefficient of an edge's log pi
+    c: Array  # (M,) coefficient of a node's Ent
 
 
-def charge(trees: Sequence[HypothesisTree], objective: Objective, normalise: Normalise) -> Charged:
-    """The loss of searched trees, each tree's for itself."""
+def tree_loss(
+    trees: Sequence[HypothesisTree], objectives: Sequence[Objective], normalise: Sequence[Normalise]
+) -> TreeLoss:
+    """The loss of searched trees, each under its own objective and normaliser."""
     paths = edges(trees)
     entropies = np.array([value for tree in trees for value in tree.entropies])
     logprobs = np.zeros(len(paths.node))
@@ -44,13 +46,13 @@ def charge(trees: Sequence[HypothesisTree], objective: Objective, normalise: Nor
         for y, steps in zip(tree.hypotheses, edge_paths, strict=True):
             logprobs[steps] = y.logprobs
     groups = gather(paths, entropies, logprobs)
-    losses, a, c = [], np.zeros_like(logprobs), np.zeros_like(entropies)
-    for b, group in enumerate(groups):
-        own_a, own_c = weigh(paths, b, group, objective, normalise, (len(a), len(c)))
-        at, inside = own_a != 0, own_c != 0  # what another input could not compute stays its own
-        losses.append(float(own_a[at] @ logprobs[at] + own_c[inside] @ entropies[inside]))
-        a, c = a + own_a, c + own_c  # no two trees share an edge or a node
-    return Charged(trees, paths, groups, losses, a, c)
+    values, a, c = [], np.zeros_like(logprobs), np.zeros_like(entropies)
+    for b, (group, objective, how) in enumerate(zip(groups, objectives, normalise, strict=True)):
+        own_a, own_c = coefficients(paths, b, group, objective, how, (len(a), len(c)))
+        at, inside = own_a != 0, own_c != 0  # a NaN of one input must not reach another's sum
+        values.append(float(own_a[at] @ logprobs[at] + own_c[inside] @ entropies[inside]))
+        a, c = a + own_a, c + own_c
+    return TreeLoss(trees, paths, groups, values, a, c)
 
 
 def gather(paths: Edges, entropies: Array, logprobs: Array) -> list[Group]:
@@ -67,23 +69,29 @@ def gather(paths: Edges, entropies: Array, logprobs: Array) -> list[Group]:
     return groups
 
 
-def weigh(
-    paths: Edges, b: int, group: Group, objective: Objective, normalise: Normalise, sizes: tuple[int, int]
+def coefficients(
+    paths: Edges,
+    b: int,
+    group: Group,
+    objective: Objective,
+    normalise: Normalise,
+    sizes: tuple[int, int],
+    baseline: bool = True,
 ) -> tuple[Array, Array]:
-    """What input b's hypotheses are charged, summed on the edges (E,) and nodes (M,) they share and divided by Z."""
-    charges = objective(group)
-    Z = objectives.normaliser(group, normalise)
+    """a (E,) and c (M,) of input b: its hypotheses' coefficients, summed on shared edges and nodes, over Z."""
+    own = objective(group, baseline)
+    Z = normaliser(group, normalise)
     a, c = np.zeros(sizes[0]), np.zeros(sizes[1])
     for i, (nodes, steps) in enumerate(zip(paths.node_paths[b], paths.edge_paths[b], strict=True)):
-        a[steps] += charges.edges[i, : len(steps)] / Z  # a path meets an edge once
-        c[nodes] += charges.nodes[i, : len(nodes)] / Z
+        a[steps] += own.edges[i, : len(steps)] / Z  # a path meets an edge once
+        c[nodes] += own.nodes[i, : len(nodes)] / Z
     return a, c
 
 
 def require_gradients() -> None:
-    """Raises where autograd cannot be switched on."""
+    """Raises inside `torch.inference_mode()`, where autograd cannot be enabled."""
     if torch.is_inference_mode_enabled():
-        raise SharpenError("adapting needs gradients, and torch.inference_mode() has none: call it outside of that")
+        raise SharpenError("adaptation needs gradients, which torch.inference_mode() disables: call it outside of that")
 
 
 def score(view: Policy[P, E, S], encoded: E, trees: Sequence[HypothesisTree], device: torch.device) -> Scored:
@@ -94,31 +102,34 @@ def score(view: Policy[P, E, S], encoded: E, trees: Sequence[HypothesisTree], de
 
 @dataclass(frozen=True)
 class Scored:
-    """The nodes of B trees on their way to the loss."""
+    """The hidden states of all nodes of B trees, with their autograd graph."""
 
     packed: PackedTrees
     hidden: Tensor  # (M, d), with gradient
 
-    def gradient(self, view: Policy[P, E, S], charged: Charged, theta: Tensor) -> Tensor:
-        """Of the sum of the losses in theta, which `view` was made from; rows are independent: (B, parameters).
+    def gradient(self, view: Policy[P, E, S], loss: TreeLoss, theta: Tensor) -> Tensor:
+        """The gradient of the sum of the losses in theta, which `view` was made from: (B, parameters).
 
-        The trees' distributions are spent.
+        Rows are independent. The distributions kept in the trees are consumed.
         """
-        nodes, device = self.hidden.detach(), self.hidden.device
-        rows = [row for tree in charged.trees for row in tree.log_pi or ()]
-        masks = view.mask(self.packed.depths)[self.packed.valid]
-
-        def log_pi(some: slice) -> Tensor:
-            if len(rows) == len(nodes):
-                return torch.stack(rows[some])
-            return log_softmax(view.project(nodes[some]), view.forbidden[masks[some]])
-
-        wide = torch.promote_types(nodes.dtype, torch.float32)
-        c, a = (torch.from_numpy(x).to(device, wide) for x in (charged.c, charged.a))
-        node, token = charged.paths.node.to(device), charged.paths.token.to(device)
-        with torch.no_grad():
-            of_hidden = head_gradient(log_pi, view.vocabulary, c, a, node, token)
-        for tree in charged.trees:
+        of_hidden = self.head_gradient(view, loss)
+        for tree in loss.trees:
             tree.log_pi = None
         (gradient,) = torch.autograd.grad(self.hidden, theta, of_hidden)
         return gradient
+
+    @torch.no_grad()
+    def head_gradient(self, view: Policy[P, E, S], loss: TreeLoss) -> Tensor:
+        """d L / d h of every node: (M, d)."""
+        nodes, device = self.hidden.detach(), self.hidden.device
+        kept = [row for tree in loss.trees for row in tree.log_pi or ()]
+        masks = view.mask(self.packed.depths)[self.packed.valid]
+
+        def log_pi(rows: slice) -> Tensor:
+            if len(kept) == len(nodes):
+                return torch.stack(kept[rows])
+            return log_softmax(view.project(nodes[rows]), view.forbidden[masks[rows]])
+
+        wide = torch.promote_types(nodes.dtype, torch.float32)
+        c, a = (torch.from_numpy(x).to(device, wide) for x in (loss.c, loss.a))
+        return head_gradient(log_pi, view.vocabulary, c, a, loss.paths.node.to(device), loss.paths.token.to(device))

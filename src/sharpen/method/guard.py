@@ -1,25 +1,25 @@
-"""Whether an adapted text is to be trusted: low entropy is also what a repetition loop has."""
+"""Whether to trust an adapted text: a repetition loop has low entropy too."""
 
 from __future__ import annotations
 
 import re
 import zlib
 
-COMPRESSION_RATIO = 2.4  # Whisper's own threshold: text that zlib makes smaller than this repeats itself
-REPEATS = 3  # the same n words in a row, this often, is a loop
-LONGEST_PHRASE = 8  # words of a phrase that is looked for in loops
-SHORTER, LONGER = 0.5, 2.0  # number of words against the source's
+COMPRESSION_RATIO = 2.4  # Whisper's own threshold: text that zlib shrinks by more repeats itself
+REPEATS = 3  # the same phrase this often in a row is a loop
+LONGEST_PHRASE = 8  # words of a phrase that can loop
+SHORTER, LONGER = 0.5, 2.0  # limits of the number of words, relative to the source's
 SLACK = 3  # words that a text may always gain or lose
 
 # Scripts without spaces, of which each character counts as a word: Thai, Lao, Burmese, Khmer, kana, ideographs.
 UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-CHARACTERS = 8  # of such a script that a loop has at least, all its turns together
+CHARACTERS = 8  # minimum length of a loop in such a script, all repeats together
 _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 _UNSPACED = re.compile(rf"[{UNSPACED}]")
 
 
 def check(source: str, adapted: str) -> str:
-    """Why the source's text should be returned instead of the adapted one, or nothing."""
+    """Why to return the source's text instead of the adapted one, or nothing."""
     if source.strip() and not adapted.strip():
         return "the adapted transcript is empty"
     before, after = len(words(source)), len(words(adapted))
@@ -37,16 +37,16 @@ def check(source: str, adapted: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """In lower case; in scripts without spaces the characters. Signs that stand alone are no words."""
-    found = _WORD.findall(text.lower())
-    return [word for word in found if _UNSPACED.match(word) or any(c.isalnum() for c in word)]
+    """Words in lower case; single characters in scripts without spaces. Punctuation alone is not a word."""
+    tokens = _WORD.findall(text.lower())
+    return [word for word in tokens if _UNSPACED.match(word) or any(c.isalnum() for c in word)]
 
 
 def loop(text: str) -> str:
-    """A phrase of up to LONGEST_PHRASE words that stands REPEATS times in a row, or nothing.
+    """A phrase of up to LONGEST_PHRASE words that occurs REPEATS times in a row, or nothing.
 
-    A single word must come once more often: people do say "no, no, no". Characters that count as words are shorter than
-    words, so there the phrase may have more of them, and all its turns together must have CHARACTERS.
+    A single word must occur once more: people do say "no, no, no". In scripts without spaces a phrase may have more
+    characters than LONGEST_PHRASE, and all repeats together must have at least CHARACTERS.
     """
     said = words(text)
     short = [bool(_UNSPACED.match(word)) for word in said]
@@ -61,6 +61,6 @@ def loop(text: str) -> str:
 
 
 def compression_ratio(text: str) -> float:
-    """How much smaller zlib makes the text: a repetition loop compresses well."""
+    """Length of the text over its zlib-compressed length: a repetition loop compresses well."""
     raw = text.encode()
     return len(raw) / len(zlib.compress(raw))

@@ -1,7 +1,7 @@
-"""Norm parameters of one's own for every input, over a model that is never written.
+"""Per-input norm parameters over a model that is never written.
 
-A batch of B inputs owns one matrix theta (B, P): each row holds that input's copy of every adapted weight and bias.
-Forgetting the matrix is the reset.
+A batch of B inputs owns one matrix theta (B, P): each row is that input's copy of every adapted weight and bias.
+Dropping the matrix is the reset.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ Side = Literal["encoder", "decoder"]
 
 
 class Affine(NamedTuple):
-    """What follows a normalisation, for each input of a batch."""
+    """Weight and bias of a norm, one row per input."""
 
     weight: Tensor  # (B, d)
     bias: Tensor | None  # (B, d)
 
     def row(self, b: int) -> Affine:
-        """That of one input."""
+        """Those of input b."""
         return Affine(self.weight[b : b + 1], None if self.bias is None else self.bias[b : b + 1])
+
+    @classmethod
+    def cat(cls, parts: Sequence[Affine]) -> Affine:
+        """The rows of several, one below the other."""
+        biases = [part.bias for part in parts if part.bias is not None]
+        return cls(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
 
 
 @dataclass(frozen=True)
 class Norm:
-    """One norm of a frozen model, and how it is applied."""
+    """One norm of a frozen model."""
 
     name: str
     side: Side  # "encoder" where `Policy.encode` applies it; all "decoder" in a model that has no encoder
@@ -47,22 +53,22 @@ class Norm:
             raise SharpenError(f"norm {self.name!r} has the side {self.side!r}; expected encoder or decoder")
 
     def apply(self, x: Tensor, own: Affine | None = None, rows: Tensor | None = None) -> Tensor:
-        """Normalises x (b, …, d) with the model's parameters or each input's own; `rows` says which inputs x has.
+        """Normalises x (b, …, d) with the model's parameters, or per-input ones; `rows` says which inputs x holds.
 
-        One's own are at least float32, and so is what they multiply: half precision would round an update away.
+        Per-input parameters are at least float32, and so is the product: half precision would round updates away.
         """
         if own is None:
             return self._normalise(x, self.weight, self.bias)
         weight, bias = own
         wide = x.to(weight.dtype)
-        if len(weight) == 1:  # one input: the fused kernel does it, and its backward
+        if len(weight) == 1:  # one input: the fused kernel applies, forward and backward
             return self._normalise(wide, weight[0], None if bias is None else bias[0]).to(x.dtype)
         if rows is not None:
             weight, bias = weight[rows], None if bias is None else bias[rows]
         if len(weight) != len(x):
             raise SharpenError(
-                f"norm {self.name!r} has parameters of {len(weight)} inputs for a batch of {len(x)}; give those of the "
-                "same inputs, such as `Affine.row(b)` for input b alone"
+                f"norm {self.name!r} has parameters for {len(weight)} inputs, but the batch has {len(x)}; pass "
+                "those of the same inputs, such as `Affine.row(b)` for input b alone"
             )
         own_rows = len(weight), *[1] * (x.dim() - 2), weight.shape[1]
         y = self._normalise(wide, None, None) * self._scale(weight).view(own_rows)
@@ -86,7 +92,7 @@ def choose(norms: Sequence[Norm], sides: Sides) -> list[Norm]:
     names = [norm.name for norm in norms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise SharpenError(f"two norms are named {twice!r}; a name must tell which one is meant")
+        raise SharpenError(f"two norms are named {twice!r}; names must be unique")
     for norm in norms:
         for tensor in (norm.weight, norm.bias):
             if tensor is not None and tensor.dim() != 1:
@@ -94,7 +100,7 @@ def choose(norms: Sequence[Norm], sides: Sides) -> list[Norm]:
     chosen = [norm for norm in norms if norm.side in sides.split("+")]
     if not chosen:
         have = sorted({norm.side for norm in norms})
-        raise SharpenError(f"the model has no norms in its {sides}; it has some in: {', '.join(have) or 'nothing'}")
+        raise SharpenError(f"the model has no norms in its {sides}; it has norms in: {', '.join(have) or 'nothing'}")
     return chosen
 
 

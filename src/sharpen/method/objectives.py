@@ -1,4 +1,4 @@
-"""The objectives: what each hypothesis is charged, and so what each edge and node of the tree weighs in the loss.
+"""The objectives: the coefficients of every token's log pi and every prefix's entropy in the loss.
 
     L = ( sum_edges a(e) log pi(e)  +  sum_nodes c(n) Ent(n) ) / Z
 
@@ -12,9 +12,8 @@ the objectives over samples are exactly unbiased.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ Normalise = Literal["tokens", "group"]
 
 @dataclass(frozen=True)
 class Group:
-    """The G hypotheses of one input, position by position; nothing here carries a gradient."""
+    """The G hypotheses of one input, position by position, as plain arrays without gradient."""
 
     entropies: Array  # (G, T) Ent(pi(. | y_<t)), 0 beyond a hypothesis' end
     logprobs: Array  # (G, T) log pi(y_t | y_<t), 0 beyond its end
@@ -44,14 +43,17 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Charges:
+class Coefficients:
     """What multiplies log pi(y_t | y_<t) and Ent(pi(. | y_<t)) of every hypothesis in the loss, before 1/Z."""
 
     edges: Array  # (G, T)
     nodes: Array  # (G, T)
 
 
-Objective = Callable[[Group], Charges]
+class Objective(Protocol):
+    """A loss, as coefficients. `baseline=False` uses the plain cost in place of the leave-one-out advantage."""
+
+    def __call__(self, group: Group, baseline: bool = True) -> Coefficients: ...
 
 
 def leave_one_out(cost: Array, baseline: bool = True) -> Array:
@@ -62,48 +64,48 @@ def leave_one_out(cost: Array, baseline: bool = True) -> Array:
     return np.asarray(cost - (cost.sum(0) - cost) / (G - 1))
 
 
-def em_seq(group: Group, baseline: bool = True) -> Charges:
+def em_seq(group: Group, baseline: bool = True) -> Coefficients:
     """A_seq log pi(y): the exact gradient through the one-sample estimator; its other part has mean zero."""
     A = leave_one_out(group.H_seq, baseline)  # (G,)
-    return Charges(A[:, None] * group.inside, np.zeros_like(group.inside))
+    return Coefficients(A[:, None] * group.inside, np.zeros_like(group.inside))
 
 
-def pg_tok(group: Group, baseline: bool = True) -> Charges:
+def pg_tok(group: Group, baseline: bool = True) -> Coefficients:
     """A_tok log pi(y): the policy-gradient part alone."""
     A = leave_one_out(group.H_tok, baseline)  # (G,)
-    return Charges(A[:, None] * group.inside, np.zeros_like(group.inside))
+    return Coefficients(A[:, None] * group.inside, np.zeros_like(group.inside))
 
 
-def ent_tok(group: Group, baseline: bool = True) -> Charges:
+def ent_tok(group: Group, baseline: bool = True) -> Coefficients:
     """H_tok(y): the entropy part alone."""
-    return Charges(np.zeros_like(group.inside), group.inside)
+    return Coefficients(np.zeros_like(group.inside), group.inside)
 
 
-def em_tok(group: Group, baseline: bool = True) -> Charges:
+def em_tok(group: Group, baseline: bool = True) -> Coefficients:
     """A_tok log pi(y) + H_tok(y): both parts."""
-    return Charges(pg_tok(group, baseline).edges, ent_tok(group).nodes)
+    return Coefficients(pg_tok(group, baseline).edges, ent_tok(group).nodes)
 
 
-def em_tok_togo(group: Group, baseline: bool = True) -> Charges:
-    """em_tok with token t charged for the entropy of later steps only: it cannot change what came before it."""
+def em_tok_togo(group: Group, baseline: bool = True) -> Coefficients:
+    """em_tok where token t pays for the entropy of later steps only: it cannot change earlier ones."""
     to_go = group.entropies[:, ::-1].cumsum(1)[:, ::-1] - group.entropies  # (G, T) sum_{s>t} Ent_s, 0 once ended
-    return Charges(leave_one_out(to_go, baseline) * group.inside, group.inside)
+    return Coefficients(leave_one_out(to_go, baseline) * group.inside, group.inside)
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row: how hypotheses are found, and what is minimised over them. Without a search nothing is adapted."""
+    """A row of METHODS: how hypotheses are searched, and what is minimised over them. No search: nothing adapts."""
 
     search: Search | None
     objective: Objective | None
-    decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found in the end
+    decode: Literal["greedy", "beam"] = "greedy"  # how the final answer is searched
 
     def __post_init__(self) -> None:
         for name, values in (("search", (None, *get_args(Search))), ("decode", ("greedy", "beam"))):
             if getattr(self, name) not in values:
                 raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {values}")
         if (self.search is None) != (self.objective is None):
-            raise SharpenError("a method has both a search and an objective, or neither")
+            raise SharpenError("a method needs both a search and an objective, or neither")
 
 
 METHODS: dict[str, Method] = {

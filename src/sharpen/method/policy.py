@@ -1,7 +1,7 @@
-"""What a model must answer so that the method can search it, score it and adapt it.
+"""The calls a model must answer so that the method can search it, score it and adapt it.
 
 `pi` is one distribution everywhere: the softmax over the tokens that decoding allows, in search and in scoring alike.
-The batch axis B runs over inputs (utterances), never over hypotheses: hypotheses of one input are nodes of its tree.
+The batch axis B runs over inputs (utterances), never over hypotheses: the hypotheses of an input are nodes of its tree.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,26 +18,36 @@ from sharpen.errors import SharpenError
 from sharpen.method.norms import Affine, Norm
 from sharpen.method.tree import PackedTrees
 
+LONGEST = 444  # tokens of an output, unless a caller gives limits
+
 
 class Prepared(Protocol):
-    """Inputs with everything computed that no adaptation can change, such as features and prompts."""
+    """Inputs with everything computed that adaptation cannot change, such as features and prompts."""
 
     def __len__(self) -> int: ...
     def select(self, inputs: Sequence[int]) -> Self:
-        """Some of the inputs."""
+        """Some of the inputs, in the order given."""
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """The inputs of all parts as one batch."""
 
 
 class Encoded(Protocol):
     """What the model computes for each input before it outputs anything.
 
-    Where a model has norms on both sides and only the decoder's adapt, it is computed once for the whole episode.
+    If only decoder norms adapt, and the model has encoder norms too, this is computed once per episode.
     """
 
     def detach(self) -> Self:
-        """The same values without their gradient, for searching before scoring."""
+        """The same values without their gradient, for the search that precedes scoring."""
 
     def select(self, inputs: Sequence[int]) -> Self:
-        """Some of the inputs."""
+        """Some of the inputs, in the order given."""
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """The inputs of all parts as one batch."""
 
 
 class Frontier(Protocol):
@@ -56,8 +66,8 @@ S = TypeVar("S", bound=Frontier)
 class Policy(Protocol[P, E, S]):
     """An autoregressive model with its input side, seen through the few calls that the method needs.
 
-    Its logits must be W h, or W h and a constant bias: there the gradient enters, in closed form. The model must be
-    deterministic: no dropout. `method.conformance.check_policy` holds a policy to all that is said here.
+    Its logits must be h W^T, with or without a constant bias: the gradient enters there in closed form. The model must
+    be deterministic (no dropout). `method.conformance.check_policy` checks a policy against this description.
     """
 
     @property
@@ -69,68 +79,66 @@ class Policy(Protocol[P, E, S]):
         """The output matrix W: (V, d)."""
 
     def project(self, hidden: Tensor) -> Tensor:
-        """The logits, h W^T and a bias if there is one, as fast as they come, without gradient: (n, d) -> (n, V)."""
+        """The logits h W^T, plus a bias if there is one, without gradient: (n, d) -> (n, V)."""
 
     @property
     def forbidden(self) -> Tensor:
-        """What decoding removes from pi: the masks in use, (F, V) bool; all false where it removes nothing."""
+        """The masks of tokens that decoding removes from pi: (F, V) bool, all false where it removes nothing."""
 
     def mask(self, depths: Tensor) -> Tensor:
-        """Which of those masks holds at nodes of these depths: int64 of the same shape."""
+        """Which row of `forbidden` applies at nodes of these depths: int64 of the same shape."""
 
     def norms(self) -> Sequence[Norm]:
         """Every norm of the model, in the order the input meets them."""
 
     def adapted(self, norms: Mapping[str, Affine]) -> Self:
-        """The same frozen weights seen through other parameters of some norms, one row for each input.
+        """A view of the same frozen weights with other parameters for some norms, one row per input.
 
-        A view of its own: neither this policy nor the model is written. Norms that are not given stay as they are here.
+        Neither this policy nor the model is written. Norms that are not given keep the values they have here.
         """
 
     def encode(self, prepared: P) -> E:
-        """The input side, with gradients to the adapted norms where grad is on."""
+        """The input side, with gradients to the adapted norms where grad is enabled."""
 
     def capacity(self, encoded: E) -> list[int]:
-        """For each input, how many tokens the model can output at most after its prompt."""
+        """For each input, how many tokens the model can output after its prompt."""
 
     def begin(self, encoded: E) -> S:
-        """Reads the prompts; the frontier is then the root of each tree, (B, 1)."""
+        """Reads the prompts; the frontier is then the root of each tree: (B, 1)."""
 
     def extend(self, state: S, parents: Tensor, tokens: Tensor) -> S:
         """Appends nodes: row j of input b continues row parents[b, j] of the last frontier with tokens[b, j].
 
-        A negative parent is padding. An input whose rows are all padding has ended and may be dropped from the work.
-        The state passed in is spent.
+        A negative parent is padding. An input whose rows are all padding has ended and may be dropped from the
+        computation. The state passed in must not be used again.
         """
 
     def score(self, encoded: E, trees: PackedTrees) -> Tensor:
-        """Last hidden states of every node of every tree in one pass, with gradients where grad is on: (B, N, d)."""
-
-    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        """log pi(. | node): log-softmax of `project` after `forbidden`, float32 or better: (n, d) -> (n, V)."""
+        """Last hidden states of every node of every tree in one pass, with gradients where enabled: (B, N, d)."""
 
 
-def generator(seed: int, utterance: str) -> torch.Generator:
-    """The random source of one utterance; its draws do not depend on batch, order or resume."""
-    digest = hashlib.sha256(f"{seed}\x00{utterance}".encode()).digest()
+def log_pi(policy: Policy[Any, Any, Any], hidden: Tensor, depth: int) -> Tensor:
+    """log pi(. | node) for nodes of one depth, float32 or better, -inf where forbidden: (n, d) -> (n, V)."""
+    z = policy.project(hidden)
+    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    row = policy.forbidden[int(policy.mask(torch.tensor([depth]))[0])]  # (V,)
+    removed = row.nonzero()[:, 0]  # few tokens: much faster than a mask over every row
+    return z.index_fill_(-1, removed, -torch.inf).log_softmax(-1)
+
+
+def generator(seed: int, name: str) -> torch.Generator:
+    """The random source of one input; its draws do not depend on batch, order or resume."""
+    digest = hashlib.sha256(f"{seed}\x00{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-LONGEST = 444  # tokens of any output
-
-
-def default_limit(seconds: float, per_second: int = 15) -> int:
-    """The longest output considered for an input of that duration: 15 tokens a second, at least 32, at most LONGEST."""
-    return min(LONGEST, max(32, round(per_second * seconds)))
-
-
 def check_limits(limits: Sequence[int], capacity: Sequence[int]) -> list[int]:
-    """Each input's length limit, held to what the model has positions for."""
+    """Each input's length limit, capped at what the model has positions for."""
     if len(limits) != len(capacity):
-        raise ValueError(f"{len(limits)} length limits for {len(capacity)} inputs: give one for each")
-    odd = next((limit for limit in limits if not isinstance(limit, Integral) or limit < 1), None)
-    if odd is not None:
-        raise ValueError(f"a length limit is a whole number of tokens, at least 1, not {odd}")
+        raise ValueError(f"{len(limits)} length limits for {len(capacity)} inputs; give one per input")
+    invalid = next((limit for limit in limits if not isinstance(limit, Integral) or limit < 1), None)
+    if invalid is not None:
+        raise ValueError(f"a length limit is a whole number of tokens, at least 1, not {invalid}")
     full = next((b for b, room in enumerate(capacity) if room < 1), None)
     if full is not None:
         raise SharpenError(f"the prompt of input {full} leaves no room for an output; shorten it")

@@ -2,9 +2,11 @@
 
 All three advance every input of the batch one level at a time and compute a prefix once, however many hypotheses
 share it. `limits` is L for each input: a hypothesis that reaches L tokens ends there without EOS and is kept. An input
-at which the model gives no numbers ends there, with a log-probability that is none, and the others go on.
-`entropies` notes Ent(pi) of every node in its tree. `keep` keeps the distributions themselves, as long as the whole
-batch has no more than so many numbers of them; one more, and none is kept.
+whose output is NaN stops, with a NaN log-probability; the others continue.
+
+`state` is a search already begun by `policy.begin(encoded)`; it is used up. `rules` narrow pi by the prefix. With
+`entropies` every node of a tree gets its Ent(pi). `keep` is the memory budget for distributions, in numbers for the
+whole batch: they are kept in the trees until one level exceeds it, and then all are dropped.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ import torch
 from torch import Tensor
 
 from sharpen.method.entropy import entropy
-from sharpen.method.policy import E, P, Policy, S, check_limits
+from sharpen.method.policy import E, P, Policy, S, check_limits, log_pi
 from sharpen.method.tree import Hypothesis, HypothesisTree
 
-BLOCK = 256  # tokens that a draw passes over at once
+BLOCK = 256  # tokens per block of the two-stage draw
 
 Rules = Callable[[Tensor, list[list[int]]], Tensor]
-"""Narrows log pi by what was said before: (n, V) log-probabilities and the n prefixes -> (n, V), normalised again."""
+"""Narrows log pi by the prefix: (n, V) log-probabilities and the n prefixes -> (n, V), normalised again."""
 
 Choose = Callable[[int, Tensor, list[int], list[int]], Tensor]
-"""Picks next tokens for input b: (n, V) log-probabilities, live hypotheses, the row each stands on -> a token each."""
+"""Picks next tokens for input b: (n, V) log-probabilities, live hypotheses, the row of each -> one token each."""
 
 
 @torch.no_grad()
@@ -34,16 +36,17 @@ def greedy(
     encoded: E,
     limits: Sequence[int],
     *,
+    state: S | None = None,
     rules: Rules | None = None,
     entropies: bool = False,
     keep: int = 0,
 ) -> list[HypothesisTree]:
     """The most probable token at every step: one hypothesis for each input."""
 
-    def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
-        return log_pi.argmax(-1)[rows]
+    def choose(b: int, logprobs: Tensor, live: list[int], rows: list[int]) -> Tensor:
+        return logprobs.argmax(-1)[rows]
 
-    return _descend(policy, encoded, limits, 1, choose, rules, entropies, keep)
+    return _descend(policy, encoded, limits, 1, choose, state, rules, entropies, keep)
 
 
 @torch.no_grad()
@@ -54,6 +57,7 @@ def sample(
     samples: int,
     generators: Sequence[torch.Generator],
     *,
+    state: S | None = None,
     temperature: float = 1.0,
     rules: Rules | None = None,
     entropies: bool = False,
@@ -62,25 +66,25 @@ def sample(
     """G independent draws y ~ pi for each input, exact at temperature 1: no top-k, no top-p.
 
     Each draw inverts the cumulative distribution at one uniform number. At every level all G numbers are drawn from
-    the input's own generator, needed or not, so hypothesis i meets the same numbers whatever its neighbours do.
+    the input's own generator, needed or not, so hypothesis i gets the same numbers whatever its neighbours do.
     """
     if samples < 1 or not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"samples ({samples}) must be at least 1 and temperature ({temperature}) positive and finite")
 
-    def choose(b: int, log_pi: Tensor, live: list[int], rows: list[int]) -> Tensor:
-        # The most probable token is left at exp(0): at a low temperature the others, or all, would come out as 0.
-        scaled = log_pi if temperature == 1 else (log_pi - log_pi.amax(-1, keepdim=True)) / temperature
+    def choose(b: int, logprobs: Tensor, live: list[int], rows: list[int]) -> Tensor:
+        # Scaled so that the best token is at exp(0): at a low temperature all would underflow otherwise.
+        scaled = logprobs if temperature == 1 else (logprobs - logprobs.amax(-1, keepdim=True)) / temperature
         u = torch.rand(samples, generator=generators[b], dtype=torch.float64)  # (G,)
-        return _inverted(scaled.exp(), rows, u[live].to(log_pi.device))
+        return _inverted(scaled.exp(), rows, u[live].to(logprobs.device))
 
-    return _descend(policy, encoded, limits, samples, choose, rules, entropies, keep)
+    return _descend(policy, encoded, limits, samples, choose, state, rules, entropies, keep)
 
 
 def _inverted(pi: Tensor, rows: list[int], u: Tensor) -> Tensor:
-    """The token at which the cumulative distribution of its row passes each of (m,) numbers u in [0, 1).
+    """The token at which the cumulative distribution of its row exceeds each of (m,) numbers u in [0, 1).
 
-    First the block of tokens, then the token in it, each in proportion to its mass: only the blocks' masses are as
-    round as pi itself, the rest is float64.
+    First the block of tokens, then the token inside it. The masses of blocks are summed in the precision of pi, the
+    rest in float64.
     """
     n, V = pi.shape
     whole = V // BLOCK
@@ -99,8 +103,8 @@ def _inverted(pi: Tensor, rows: list[int], u: Tensor) -> Tensor:
 def _passed(cdf: Tensor, share: Tensor) -> Tensor:
     """Where each row of a cumulative sum first exceeds a share of its end: (m, k), (m, 1) -> (m, 1).
 
-    Strictly, so what has no mass is never met; where rounding makes the share 1, the last one that has some. A row
-    without numbers gives some place in it.
+    The comparison is strict, so an entry without mass is never drawn; where rounding makes the share 1, the last entry
+    with mass is. A row of NaN gives some index within it.
     """
     end = cdf[:, -1:].contiguous()
     place = torch.searchsorted(cdf, share * end, right=True).minimum(torch.searchsorted(cdf, end))
@@ -113,21 +117,22 @@ def _descend(
     limits: Sequence[int],
     count: int,
     choose: Choose,
+    state: S | None,
     rules: Rules | None,
     entropies: bool,
     keep: int,
 ) -> list[HypothesisTree]:
-    """Lets `count` hypotheses for each input walk down its tree, each taking the token that `choose` gives it."""
+    """Extends `count` hypotheses per input level by level, each with the token that `choose` picks for it."""
     limits = check_limits(limits, policy.capacity(encoded))
     trees = [HypothesisTree() for _ in limits]
     ended: list[list[Hypothesis | None]] = [[None] * count for _ in limits]
     at: list[dict[int, int]] = [dict.fromkeys(range(count), 0) for _ in limits]  # live hypothesis -> its node
-    frontier: list[list[int]] = [[0] for _ in limits]  # the nodes whose hidden states the state holds, row by row
-    notes = _Notes(trees, entropies, keep)
-    state, depth = policy.begin(encoded), 0
+    frontier: list[list[int]] = [[0] for _ in limits]  # the nodes of the state's rows
+    record = _Record(trees, entropies, keep)
+    state, depth = policy.begin(encoded) if state is None else state, 0
     while True:
-        all_log_pi = _log_pi(policy, state, frontier, depth)
-        notes.level(all_log_pi)
+        level = _level(policy, state, frontier, depth)
+        record.charge(level)
         parents: list[list[int]] = []
         for b, tree in enumerate(trees):
             row_of = {node: row for row, node in enumerate(frontier[b])}
@@ -135,11 +140,11 @@ def _descend(
             parents.append([])
             if not at[b]:
                 continue
-            log_pi = _narrowed(all_log_pi[b], tree, list(row_of), rules)
-            notes.take(b, list(row_of), log_pi)
+            distributions = _narrowed(level[b], tree, list(row_of), rules)
+            record.take(b, list(row_of), distributions)
             live, rows = list(at[b]), [row_of[node] for node in at[b].values()]
-            tokens = choose(b, log_pi, live, rows)  # (live,)
-            logprobs = log_pi[rows, tokens].tolist()
+            tokens = choose(b, distributions, live, rows)  # (live,)
+            logprobs = distributions[rows, tokens].tolist()
             for i, token, logprob, row in zip(live, tokens.tolist(), logprobs, rows, strict=True):
                 node = at[b][i]
                 if token == policy.eos or depth + 1 == limits[b] or math.isnan(logprob):
@@ -167,16 +172,16 @@ def beam(
     limits: Sequence[int],
     beams: int,
     *,
-    length_penalty: float = 1.0,
+    state: S | None = None,
     rules: Rules | None = None,
     entropies: bool = False,
     keep: int = 0,
 ) -> list[HypothesisTree]:
-    """The top G hypotheses of a beam search of width G, best first, scored by log pi(y) / |y|^length_penalty.
+    """The top G hypotheses of a beam search of width G, best first, scored by log pi(y) / |y|.
 
-    Finishing rule: of the best 2G continuations, those among the first G that end are kept as results, and the best G
-    that go on form the next beam. An input is done when it has G results and its best open beam, divided by its
-    present length, cannot beat the worst of them. An input with fewer than G possible outputs returns those.
+    Finishing rule: of the best 2G continuations, those among the first G that end become results, and the best G that
+    continue form the next beam. An input is done when it has G results and its best open beam, divided by its present
+    length, cannot beat the worst of them. An input with fewer than G possible outputs returns those.
     """
     if beams < 1:
         raise ValueError(f"a beam is at least 1 wide, not {beams}")
@@ -185,40 +190,36 @@ def beam(
     results: list[list[Hypothesis]] = [[] for _ in limits]
     frontier: list[list[int]] = [[0] for _ in limits]
     scores: list[list[float]] = [[0.0] for _ in limits]  # log pi of each open beam
-    notes = _Notes(trees, entropies, keep)
-    state, depth = policy.begin(encoded), 0
+    record = _Record(trees, entropies, keep)
+    state, depth = policy.begin(encoded) if state is None else state, 0
     while True:
-        all_log_pi = _log_pi(policy, state, frontier, depth)
-        notes.level(all_log_pi)
+        level = _level(policy, state, frontier, depth)
+        record.charge(level)
         parents: list[list[int]] = [[] for _ in limits]
         for b, tree in enumerate(trees):
             nodes, open_scores = frontier[b], scores[b]
             frontier[b], scores[b] = [], []
             if not nodes:
                 continue
-            log_pi = _narrowed(all_log_pi[b], tree, nodes, rules)
-            notes.take(b, nodes, log_pi)
-            candidates = _best_continuations(log_pi, open_scores, 2 * beams)
-            lost = next((row for total, row, _, _ in candidates if math.isnan(total)), None)
-            if lost is not None or not (candidates or results[b]):
-                results[b] = [tree.close(nodes[lost or 0], policy.eos, math.nan, finished=False, score=-math.inf)]
+            distributions = _narrowed(level[b], tree, nodes, rules)
+            record.take(b, nodes, distributions)
+            candidates = _best_continuations(distributions, open_scores, 2 * beams)
+            nan_row = next((row for total, row, _, _ in candidates if math.isnan(total)), None)
+            if nan_row is not None or not (candidates or results[b]):
+                results[b] = [tree.close(nodes[nan_row or 0], policy.eos, math.nan, finished=False, score=-math.inf)]
                 continue
             for rank, (total, row, token, logprob) in enumerate(candidates):
                 if token == policy.eos or depth + 1 == limits[b]:
                     if rank < beams:
-                        score = total / (depth + 1) ** length_penalty
+                        score = total / (depth + 1)
                         finished = token == policy.eos
                         results[b].append(tree.close(nodes[row], token, logprob, finished=finished, score=score))
                 elif len(frontier[b]) < beams:
                     frontier[b].append(tree.child(nodes[row], token, logprob))
                     scores[b].append(total)
                     parents[b].append(row)
-            results[b] = sorted(results[b], key=lambda y: -y.score)[:beams]  # stable: the earlier result wins a tie
-            hopeless = (
-                len(results[b]) == beams
-                and scores[b]
-                and (scores[b][0] / (depth + 1) ** length_penalty <= results[b][-1].score)
-            )
+            results[b] = sorted(results[b], key=lambda y: -y.score)[:beams]  # stable: the earlier result wins ties
+            hopeless = len(results[b]) == beams and scores[b] and scores[b][0] / (depth + 1) <= results[b][-1].score
             if hopeless:
                 frontier[b], scores[b], parents[b] = [], [], []
         if not any(frontier):
@@ -230,23 +231,23 @@ def beam(
     return [tree.pruned() for tree in trees]
 
 
-class _Notes:
-    """What a search writes down about the distributions it meets."""
+class _Record:
+    """Entropies and distributions that a search leaves in its trees."""
 
     def __init__(self, trees: list[HypothesisTree], entropies: bool, keep: int) -> None:
         self.trees, self.entropies, self.room = trees, entropies, keep
         for tree in trees:
             tree.log_pi = [] if keep else None
 
-    def level(self, all_log_pi: Sequence[Tensor]) -> None:
-        """Hears of a level; whoever keeps a row of it keeps it whole."""
-        self.room -= sum(log_pi.numel() for log_pi in all_log_pi)
+    def charge(self, level: Sequence[Tensor]) -> None:
+        """Charges one level to the memory budget; a kept row pins the whole tensor."""
+        self.room -= sum(log_pi.numel() for log_pi in level)
         if self.room < 0:
             for tree in self.trees:
                 tree.log_pi = None
 
     def take(self, b: int, nodes: list[int], log_pi: Tensor) -> None:
-        """Input b's nodes of this level and their (n, V); nodes are visited in the order of their numbers."""
+        """Records the distributions (n, V) of input b's nodes, which come in the order of their numbers."""
         tree = self.trees[b]
         if tree.log_pi is not None:
             tree.log_pi += log_pi.unbind(0)
@@ -255,30 +256,29 @@ class _Notes:
                 tree.entropies[node] = value
 
 
-def _best_continuations(log_pi: Tensor, scores: list[float], k: int) -> list[tuple[float, int, int, float]]:
-    """The k best (total, row, token, log pi) over all rows, best first, before them what is not a number.
-
-    What pi forbids is left out.
-    """
-    top, tokens = log_pi.topk(min(k, log_pi.shape[-1]), dim=-1)  # (n, k): no row can contribute more than k
+def _best_continuations(distributions: Tensor, scores: list[float], k: int) -> list[tuple[float, int, int, float]]:
+    """The k best (total, row, token, log pi) over all rows, best first, NaN before all; no forbidden tokens."""
+    top, tokens = distributions.topk(
+        min(k, distributions.shape[-1]), dim=-1
+    )  # (n, k): no row can contribute more than k
     totals = top + torch.tensor(scores, dtype=top.dtype, device=top.device)[:, None]
     best, flat = totals.flatten().topk(min(k, totals.numel()))
     rows = (flat // top.shape[-1]).tolist()
     picked = tokens.flatten()[flat].tolist()
     logprobs = top.flatten()[flat].tolist()
-    found = zip(best.tolist(), rows, picked, logprobs, strict=True)
-    return [candidate for candidate in found if candidate[0] != -math.inf]
+    candidates = zip(best.tolist(), rows, picked, logprobs, strict=True)
+    return [candidate for candidate in candidates if candidate[0] != -math.inf]
 
 
-def _log_pi(policy: Policy[P, E, S], state: S, frontier: list[list[int]], depth: int) -> Sequence[Tensor]:
+def _level(policy: Policy[P, E, S], state: S, frontier: list[list[int]], depth: int) -> Sequence[Tensor]:
     """The distributions at each input's frontier, (n, V) each; none is computed for padding or an ended input."""
     sizes = [len(nodes) for nodes in frontier]
     rows = torch.cat([state.hidden[b, :n] for b, n in enumerate(sizes)])  # (sum of n, d)
-    return torch.split(policy.log_pi(rows, depth), sizes)
+    return torch.split(log_pi(policy, rows, depth), sizes)
 
 
-def _narrowed(log_pi: Tensor, tree: HypothesisTree, nodes: list[int], rules: Rules | None) -> Tensor:
-    return log_pi if rules is None else rules(log_pi, [tree.prefix(node) for node in nodes])
+def _narrowed(distributions: Tensor, tree: HypothesisTree, nodes: list[int], rules: Rules | None) -> Tensor:
+    return distributions if rules is None else rules(distributions, [tree.prefix(node) for node in nodes])
 
 
 def _extend(

@@ -1,8 +1,8 @@
-"""The hypothesis tree: every output considered for one input, each prefix held once.
+"""The hypothesis tree: every output considered for one input, each prefix stored once.
 
 A node is a prefix, and node 0 is the prompt alone; an edge is a next token. A hypothesis is a path of edges from
-the root. An edge that ends a hypothesis (EOS, or the length limit) leads to no node, because nothing is ever
-predicted after it. Hence the number of nodes is the number of distinct distributions `pi(. | prefix)`.
+the root. An edge that ends a hypothesis (EOS, or the length limit) leads to no node, because nothing is predicted after
+it. So the number of nodes is the number of distinct distributions `pi(. | prefix)`.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Hypothesis:
 
 @dataclass
 class HypothesisTree:
-    """Append-only prefix tree that a search grows; `hypotheses` are the paths it settled on."""
+    """Append-only prefix tree that a search grows; `hypotheses` are the paths it returns."""
 
     tokens: list[int] = field(default_factory=lambda: [-1])  # the root stands for the prompt and has no token
     parents: list[int] = field(default_factory=lambda: [-1])
     depths: list[int] = field(default_factory=lambda: [0])
     logprobs: list[float] = field(default_factory=lambda: [0.0])  # of the edge that leads into the node
-    entropies: list[float] = field(default_factory=lambda: [math.nan])  # of pi(. | node), where the search took it
+    entropies: list[float] = field(default_factory=lambda: [math.nan])  # of pi(. | node), where the search recorded it
     log_pi: list[Tensor] | None = field(default=None, repr=False)  # (V,) of each node, where the search kept them
     hypotheses: list[Hypothesis] = field(default_factory=list)
     _children: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
@@ -57,7 +57,7 @@ class HypothesisTree:
         return len(self.tokens)
 
     def child(self, node: int, token: int, logprob: float = math.nan) -> int:
-        """The node of prefix `node` followed by `token`, made on first use."""
+        """The node of prefix `node` followed by `token`, created on first use."""
         key = (node, token)
         if key not in self._children:
             self._children[key] = len(self.tokens)
@@ -80,7 +80,7 @@ class HypothesisTree:
         return [self.tokens[n] for n in self.path(node)[1:]]
 
     def close(self, node: int, token: int, logprob: float, *, finished: bool, score: float | None = None) -> Hypothesis:
-        """The hypothesis that ends with the edge (`node`, `token`); it is returned, not yet kept."""
+        """The hypothesis that ends with the edge (`node`, `token`); it is not added to `hypotheses`."""
         nodes = self.path(node)
         logprobs = (*(self.logprobs[n] for n in nodes[1:]), logprob)
         return Hypothesis(
@@ -92,7 +92,7 @@ class HypothesisTree:
         )
 
     def pruned(self) -> HypothesisTree:
-        """The same hypotheses over only the nodes they use: a wide beam leaves many that lead nowhere."""
+        """The same hypotheses over the nodes they use: a wide beam leaves many dead branches."""
         used = sorted({node for y in self.hypotheses for node in y.nodes})
         new = {old: i for i, old in enumerate(used)}
         tree = HypothesisTree(
@@ -111,7 +111,7 @@ class HypothesisTree:
 
     @classmethod
     def of(cls, sequences: Iterable[Sequence[int]], eos: int) -> HypothesisTree:
-        """The tree of given outputs; one that does not end with `eos` counts as cut by the length limit."""
+        """The tree of given outputs; one that does not end with `eos` was cut by the length limit."""
         tree = cls()
         for tokens in sequences:
             if not tokens or eos in tokens[:-1]:

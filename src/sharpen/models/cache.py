@@ -35,10 +35,10 @@ class TreeCache:
         return cls(keys, values, torch.zeros(B, 1, FIRST_CAPACITY, dtype=torch.bool, device=device), 0)
 
     def grown(self, visible: Tensor) -> TreeCache:
-        """Takes n new columns, among which the new rows see (B, n, n) and nothing else: a prompt."""
-        B, n, _ = visible.shape
+        """Takes n new columns for more of a prompt: the new rows see (B, n, n) of them, and what the root sees."""
+        _, n, _ = visible.shape
         cache = self._with_room(n)
-        seen = torch.zeros(B, n, cache.keys.shape[3], dtype=torch.bool, device=visible.device)
+        seen = cache.visible[:, :1].repeat(1, n, 1)
         seen[:, :, cache.used : cache.used + n] = visible
         return TreeCache(cache.keys, cache.values, seen, cache.used + n, n)
 

@@ -24,9 +24,10 @@ from sharpen.errors import SharpenError
 from sharpen.method import ctc
 from sharpen.method.ctc import CTCAdaptation, Output
 from sharpen.method.entropy import entropy
-from sharpen.method.episode import NOT_FINITE, adamw
 from sharpen.method.gradient import require_gradients
+from sharpen.method.optimiser import Moments, adamw
 from sharpen.method.policy import generator
+from sharpen.method.trace import NOT_FINITE
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _episode(
     skeleton.keep_features(x)
     theta = before = skeleton.initial()
     source = _decode(skeleton, x, theta, blank)
-    moments = torch.zeros_like(theta), torch.zeros_like(theta)
+    moments = Moments.zeros(theta)
     draws = generator(options.seed, name)
     steps: list[CTCStep] = []
     stopped = ""
@@ -159,8 +160,8 @@ def _episode(
         if not (math.isfinite(step.loss) and math.isfinite(step.gradient_norm)):
             theta, stopped = before, NOT_FINITE.format(number)
             break
-        before = theta.clone()
-        adamw(theta, moments, gradient, [0], number, options.lr, options.weight_decay)
+        before = theta
+        theta, moments = adamw(theta, moments, gradient, [number], [options.lr], [options.weight_decay])
     return CTCEpisode(source, _decode(skeleton, x, theta, blank), skeleton.own(theta), tuple(steps), stopped)
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sharpen.models.tokenizer import WhisperTokenizer
-
-SECONDS_PER_TIMESTAMP = 0.02
+from sharpen.models.tokenizer import SECONDS_PER_TIMESTAMP, WhisperTokenizer
 
 
 @dataclass(frozen=True)

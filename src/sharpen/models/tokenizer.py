@@ -29,7 +29,8 @@ from sharpen.models.languages import LANGUAGES, language_code
 
 __all__ = ["LANGUAGES", "WhisperTokenizer", "language_code"]
 
-TIMESTAMPS = 1501  # <|0.00|> ... <|30.00|>, every 20 ms
+TIMESTAMPS = 1501  # <|0.00|> ... <|30.00|>
+SECONDS_PER_TIMESTAMP = 0.02
 ENGLISH, MULTILINGUAL, V3 = 51864, 51865, 51866  # vocabulary sizes: the three kinds of Whisper
 _ENGLISH_EOT = 50256
 
@@ -127,7 +128,7 @@ class WhisperTokenizer:
         if token in self._added:
             return self._added[token]
         if self.is_timestamp(token):
-            return b"<|%.2f|>" % (0.02 * (token - self.timestamp_begin))
+            return b"<|%.2f|>" % (SECONDS_PER_TIMESTAMP * (token - self.timestamp_begin))
         return self.pieces[token] if token < len(self.pieces) else b""
 
     def is_text(self, token: int) -> bool:
@@ -135,6 +136,10 @@ class WhisperTokenizer:
 
     def is_timestamp(self, token: int) -> bool:
         return self.timestamp_begin <= token < self.timestamp_end
+
+    def time(self, token: int) -> float | None:
+        """Seconds from the start of the window, for a timestamp token; None for any other."""
+        return SECONDS_PER_TIMESTAMP * (token - self.timestamp_begin) if self.is_timestamp(token) else None
 
     def suppressed(self) -> tuple[int, ...]:
         """What OpenAI's decoder never emits: symbols that are not speech, and the special tokens of the prompt."""

@@ -158,6 +158,16 @@ class WhisperPolicy:
         cache = cache.narrowed(last[:, None])  # the root is the last prompt position; padding behind it is never seen
         return WhisperState(hidden[rows, last][:, None], hidden, cache, encoded.cross, encoded.bias, last + 1, rows)
 
+    def read(self, state: WhisperState, tokens: Tensor) -> WhisperState:
+        """Continues the prompts of a search that has only begun with tokens (B, n); the last is the new root."""
+        B, n = tokens.shape
+        causal = torch.ones(n, n, dtype=torch.bool, device=self.device).tril()
+        cache = state.cache.grown(causal.expand(B, n, n))
+        positions = state.positions[:, None] + torch.arange(n, device=self.device)
+        hidden = self._decode(tokens.to(self.device), positions, cache, state.cross, state.heard, state.rows)
+        root = torch.full((B, 1), n - 1, device=self.device)
+        return replace(state, hidden=hidden[:, -1:], cache=cache.narrowed(root), positions=state.positions + n)
+
     def extend(self, state: WhisperState, parents: Tensor, tokens: Tensor) -> WhisperState:
         B, n = tokens.shape
         live = (parents[state.rows] >= 0).any(1)  # (b,)

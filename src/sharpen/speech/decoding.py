@@ -1,32 +1,27 @@
-"""Windows of up to 30 seconds to tokens: prompts, language, the search, and Whisper's own checks with fallback."""
+"""Windows of audio to text, in three calls: decode with the source model, adapt to each window, decode again.
+
+`decode` makes all three. A server that lets windows join and leave an episode makes them one by one.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from sharpen.errors import SharpenError
 from sharpen.method import guard
-from sharpen.method.adaptation import Adaptation
-from sharpen.method.episode import StepListener, Trace, adapt
-from sharpen.method.policy import default_limit, generator
+from sharpen.method.adapt import Outcome, StepCallback, adapt
+from sharpen.method.policy import Policy, generator
 from sharpen.method.search import beam, greedy, sample
+from sharpen.method.trace import Trace
 from sharpen.method.tree import HypothesisTree
-from sharpen.models.languages import SPELLED
-from sharpen.models.padding import EVERY
-from sharpen.models.states import Encoded, Prepared
-from sharpen.models.timestamps import TimestampRules
-from sharpen.models.tokenizer import WhisperTokenizer
-from sharpen.models.whisper import WhisperPolicy
-from sharpen.speech.features import log_mel
-from sharpen.speech.options import WIDTH, Options
-
-SPELLING = 60  # tokens a second that such a language may take
-MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of the decoder's positions, less one
+from sharpen.models.speech import SpeechModel
+from sharpen.speech.options import Options
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +29,13 @@ class Window:
     """A stretch of one recording that fits the model."""
 
     id: str  # names the random draws, so it must be the same in every run
-    samples: np.ndarray  # (N,) at most 30 s
+    samples: np.ndarray  # (N,)
     context: tuple[int, ...] = ()  # tokens of the text before it
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What the model made of one window."""
+    """The transcript of one window."""
 
     tokens: tuple[int, ...]  # without EOS, timestamps included where they were decoded
     logprobs: tuple[float, ...]  # of each token, under the distribution it was chosen from
@@ -52,194 +47,184 @@ class Decoded:
     no_speech_prob: float
     compression_ratio: float
     finished: bool = True  # false: the length limit cut it
-    is_speech: bool = True  # false: Whisper's check says that nothing was said, whatever the tokens
-    adaptation: Adapted | None = field(default=None, repr=False)  # how it came about, where the model was adapted
+    is_speech: bool = True  # false: Whisper's check says that the window is silent, whatever the tokens
+    adaptation: Adapted | None = field(default=None, repr=False)  # where the model was adapted
 
 
 @dataclass(frozen=True)
 class Adapted:
     """How the model was adapted to one window."""
 
-    source: Decoded  # what the model as it is makes of the window
-    result: Decoded  # what the adapted one makes of it
+    source: Decoded  # by the source model
+    result: Decoded  # by the adapted model
     trace: Trace
-    refused: str  # why the guard returned the source's result; empty where the adapted one stands
+    refused: str  # why the guard returned the source's transcript; empty where the adapted one stands
 
 
-@torch.inference_mode(False)  # whoever reads a transcript inside of inference mode: adapting needs gradients
-@torch.no_grad()
+@dataclass(frozen=True, eq=False)
+class SourcePass:
+    """Windows with their prepared audio and the source model's transcripts."""
+
+    windows: tuple[Window, ...]
+    prepared: Any  # the model's own kind of `Prepared`, without prompts
+    results: tuple[Decoded, ...]
+
+    def select(self, rows: Sequence[int]) -> SourcePass:
+        windows, results = tuple(self.windows[b] for b in rows), tuple(self.results[b] for b in rows)
+        return SourcePass(windows, self.prepared.select(rows), results)
+
+    @property
+    def languages(self) -> list[str]:
+        return [result.language for result in self.results]
+
+    @property
+    def contexts(self) -> list[tuple[int, ...]]:
+        return [window.context for window in self.windows]
+
+
 def decode(
-    policy: WhisperPolicy,
+    speech: SpeechModel,
     windows: Sequence[Window],
     options: Options,
     languages: Sequence[str | None],
-    on_step: StepListener | None = None,
+    on_step: StepCallback | None = None,
 ) -> list[Decoded]:
-    """Decodes a batch of windows, adapting the model to each first where the options say so.
+    """Transcribes a batch of windows, adapting the model to each first where the options say so.
 
-    A language of None is detected. Windows without speech are not adapted to; where the guard refuses an adapted
-    result, the source's stands.
+    A language of None is detected. Silent windows are not adapted to. Where the guard refuses an adapted transcript,
+    the source's is returned.
     """
-    mel = policy.checkpoint.mel
-    features = log_mel([w.samples for w in windows], mel)
-    start = [policy.checkpoint.tokenizer.sot]
-    if options.padding == "full":
-        prepared = policy.prepare(features, [start] * len(windows))
-    else:
-        speech = [-(-len(w.samples) // mel.hop_length) for w in windows]
-        prepared = policy.prepare(features, [start] * len(windows), speech, EVERY[options.padding])
-    results = _decode_source(policy, prepared, windows, options, languages)
-    heard = [b for b, result in enumerate(results) if result.is_speech]
-    if options.adapt is None or not heard:
+    source = decode_source(speech, windows, options, languages)
+    results = list(source.results)
+    speaking = [b for b, result in enumerate(results) if result.is_speech]
+    if options.adapt is None or not speaking:
         return results
-    part, chosen = prepared.select(heard), [windows[b] for b in heard]
-    adapted = _decode_adapted(policy, part, chosen, options, options.adapt, [results[b] for b in heard], on_step)
-    for b, result in zip(heard, adapted, strict=True):
+    some = source.select(speaking)
+    outcome = adapt_windows(speech, some, options, on_step)
+    for b, result in zip(speaking, decode_adapted(speech, some, outcome, options), strict=True):
         results[b] = result
     return results
 
 
-def _decode_adapted(
-    policy: WhisperPolicy,
-    prepared: Prepared,
-    windows: Sequence[Window],
-    options: Options,
-    adaptation: Adaptation,
-    sources: Sequence[Decoded],
-    on_step: StepListener | None,
-) -> list[Decoded]:
-    tokenizer = policy.checkpoint.tokenizer
-    plain = replace(options, timestamps=False)  # timestamps appear in the final decode only
-    pairs = list(zip(windows, sources, strict=True))
-    episode = adapt(
-        policy,
-        prepared.prompted([prompt(tokenizer, s.language, plain, w.context) for w, s in pairs]),
-        adaptation,
-        ids=[w.id for w in windows],
-        limits=_limits(policy, windows, [s.language for s in sources], options),
-        text=lambda tokens: " ".join(tokenizer.decode(tokens).lower().split()),
-        on_step=on_step,
-    )
-    prompts = [prompt(tokenizer, s.language, options, w.context) for w, s in pairs]
-    view = policy.adapted(episode.norms)
-    encoded = view.encode(prepared.prompted(prompts))
-    final = replace(options, decode="beam") if adaptation.row.decode == "beam" else options
-    trees = _search(view, encoded, windows, [s.language for s in sources], final, 0.0)
-    results = []
-    for source, tree, trace in zip(sources, trees, episode.traces, strict=True):
-        result = _result(tokenizer, tree, source.language, 0.0, source.no_speech_prob, options)
-        refused = guard.check(source.text, result.text) if adaptation.guard else ""
-        if not math.isfinite(result.avg_logprob):  # there is no answer, guard or not
-            refused = "the adapted model has no numbers any more; a lower learning rate may keep them"
-        how = Adapted(source, result, _lightened(trace, adaptation.explain), refused)
-        results.append(replace(source if refused else result, is_speech=True, adaptation=how))
-    return results
-
-
-def _decode_source(
-    policy: WhisperPolicy,
-    prepared: Prepared,
-    windows: Sequence[Window],
-    options: Options,
-    languages: Sequence[str | None],
-) -> list[Decoded]:
-    tokenizer = policy.checkpoint.tokenizer
-    encoded = policy.encode(prepared)
-    known = [language or "en" for language in languages]
-    unknown = [b for b, language in enumerate(languages) if language is None]
-    if unknown and tokenizer.multilingual:
-        found = detect_language(policy, encoded.select(unknown))
-        for b, probabilities in zip(unknown, found, strict=True):
-            known[b] = max(probabilities, key=probabilities.__getitem__)
-    encoded = encoded.prompted(
-        [prompt(tokenizer, language, options, w.context) for w, language in zip(windows, known, strict=True)]
-    )
-    no_speech = _no_speech(policy, encoded)
+@torch.inference_mode(False)  # a caller may be inside of it, and adaptation needs tensors that can have gradients
+@torch.no_grad()
+def decode_source(
+    speech: SpeechModel, windows: Sequence[Window], options: Options, languages: Sequence[str | None]
+) -> SourcePass:
+    """Language, silence and transcript of each window, by the source model, with Whisper's fallback temperatures."""
+    prepared: Any = speech.prepare([window.samples for window in windows], options.padding)
+    contexts = [window.context for window in windows]
+    encoded = speech.policy.encode(prepared)
+    start = speech.start(encoded, languages, contexts, options.task, options.timestamps)
     results: dict[int, Decoded] = {}
     todo = list(range(len(windows)))
+    state = start.state
     for temperature in options.temperature:
-        part = encoded if len(todo) == len(windows) else encoded.select(todo)
-        trees = _search(policy, part, [windows[b] for b in todo], [known[b] for b in todo], options, temperature)
+        everything = len(todo) == len(windows)
+        part = start.encoded if everything else start.encoded.select(todo)
+        some, spoken = [windows[b] for b in todo], [start.languages[b] for b in todo]
+        trees = _search(speech, speech.policy, part, some, spoken, options, temperature, state)
+        state = None  # used up
         for b, tree in zip(todo, trees, strict=True):
-            result = _result(tokenizer, tree, known[b], temperature, no_speech[b], options)
+            result = _result(speech, tree, start.languages[b], temperature, start.no_speech[b], options)
             if not math.isfinite(result.avg_logprob):
                 raise SharpenError(
-                    f"{windows[b].id}: the model answers with what is no number: its weights are damaged, or overflow "
-                    "in this dtype; take float32, or another copy"
+                    f"{windows[b].id}: the model's output is NaN: its weights are damaged, or overflow in this dtype; "
+                    "use float32, or another copy of the weights"
                 )
-            # A text that repeats itself is doubtful, not silence: a guess at a high temperature must not take it away.
+            # Text that repeats itself is doubtful, not silence: a silent result at a high temperature must not hide it.
             if result.is_speech or b not in results:
                 results[b] = result
         todo = [b for b in todo if _doubtful(results[b], options)]
         if not todo:
             break
-    return [results[b] for b in range(len(windows))]
+    return SourcePass(tuple(windows), prepared, tuple(results[b] for b in range(len(windows))))
 
 
-def detect_language(policy: WhisperPolicy, encoded: Encoded) -> list[dict[str, float]]:
-    """For each utterance the probability of each language, given the start token alone."""
-    tokenizer = policy.checkpoint.tokenizer
-    start = policy.begin(encoded.prompted([[tokenizer.sot]] * len(encoded.prompts)))
-    codes, ids = list(tokenizer.languages), list(tokenizer.languages.values())
-    probabilities = policy.logits(start.hidden[:, 0])[:, ids].softmax(-1)  # (B, languages)
-    return [dict(zip(codes, row, strict=True)) for row in probabilities.tolist()]
+@torch.inference_mode(False)
+def adapt_windows(
+    speech: SpeechModel, source: SourcePass, options: Options, on_step: StepCallback | None = None
+) -> Outcome:
+    """Adapts the model to each window."""
+    assert options.adapt is not None
+    prepared, ids, limits = episode_inputs(speech, source, options)
+    return adapt(
+        speech.policy,
+        prepared,
+        options.adapt,
+        ids=ids,
+        limits=limits,
+        text=lambda tokens: " ".join(speech.words.decode(tokens).lower().split()),
+        on_step=on_step,
+    )
 
 
-def prompt(tokenizer: WhisperTokenizer, language: str, options: Options, context: Sequence[int] = ()) -> list[int]:
-    """What the decoder reads before its first token."""
-    tokens = [tokenizer.sot_prev, *context[-MAX_CONTEXT:]] if context else []
-    tokens.append(tokenizer.sot)
-    if tokenizer.multilingual:
-        if language not in tokenizer.languages:
-            raise SharpenError(f"this checkpoint does not know the language {language!r}: take a newer one")
-        tokens += [tokenizer.languages[language], getattr(tokenizer, options.task)]
-    elif language != "en" or options.task != "transcribe":
-        raise SharpenError(
-            f"an English-only model cannot {options.task} {language!r}: take the multilingual one (without .en)"
-        )
-    return tokens if options.timestamps else [*tokens, tokenizer.no_timestamps]
+def episode_inputs(speech: SpeechModel, source: SourcePass, options: Options) -> tuple[Any, list[str], list[int]]:
+    """What an `Episode` takes of these windows: prepared audio with prompts, ids, length limits.
+
+    Adaptation runs without timestamps: they appear in the final decode only.
+    """
+    prepared = speech.prompted(source.prepared, source.languages, source.contexts, options.task, timestamps=False)
+    return prepared, [w.id for w in source.windows], _limits(speech, source.windows, source.languages, options)
 
 
-def _limits(policy: WhisperPolicy, windows: Sequence[Window], languages: Sequence[str], options: Options) -> list[int]:
-    """How many tokens each window's text may have, by how long it sounds and how it is written."""
-    limits = []
-    for window, language in zip(windows, languages, strict=True):
-        seconds = len(window.samples) / policy.checkpoint.mel.sampling_rate
-        spelled = language in SPELLED and options.task == "transcribe"  # translations are English
-        limits.append(default_limit(seconds, SPELLING) if spelled else default_limit(seconds))
-    return limits
+@torch.inference_mode(False)
+@torch.no_grad()
+def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[Decoded]:
+    """The transcript of each window by the model adapted to it, or the source's where the guard refuses it."""
+    adaptation = options.adapt
+    assert adaptation is not None
+    prepared: Any = speech.prompted(
+        source.prepared, source.languages, source.contexts, options.task, options.timestamps
+    )
+    view = speech.policy.adapted(outcome.norms)
+    trees = _search(speech, view, view.encode(prepared), source.windows, source.languages, options, 0.0)
+    results = []
+    for before, tree, trace in zip(source.results, trees, outcome.traces, strict=True):
+        result = _result(speech, tree, before.language, 0.0, before.no_speech_prob, options)
+        refused = guard.check(before.text, result.text) if adaptation.guard else ""
+        if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
+            refused = "the adapted model produced NaN; lower --lr"
+        how = Adapted(before, result, _without_trees(trace, adaptation.explain), refused)
+        results.append(replace(before if refused else result, is_speech=True, adaptation=how))
+    return results
 
 
-def _lightened(trace: Trace, explain: bool) -> Trace:
-    """Without the hypotheses that nobody will look at: they would pile up over the windows of a long recording."""
+def _limits(speech: SpeechModel, windows: Sequence[Window], languages: Sequence[str], options: Options) -> list[int]:
+    seconds = [len(window.samples) / speech.sampling_rate for window in windows]
+    return [speech.length_limit(s, spoken, options.task) for s, spoken in zip(seconds, languages, strict=True)]
+
+
+def _without_trees(trace: Trace, explain: bool) -> Trace:
+    """Drops trees that nobody will look at: they would pile up over the windows of a long recording."""
     shown = {0, len(trace.steps) - 1} if explain else set()
     steps = [step if i in shown else replace(step, tree=None) for i, step in enumerate(trace.steps)]
     return replace(trace, steps=steps)
 
 
 def _search(
-    policy: WhisperPolicy,
-    encoded: Encoded,
+    speech: SpeechModel,
+    policy: Policy[Any, Any, Any],
+    encoded: Any,
     windows: Sequence[Window],
     languages: Sequence[str],
     options: Options,
     temperature: float,
+    state: Any = None,
 ) -> list[HypothesisTree]:
-    rules = TimestampRules.of(policy.checkpoint.tokenizer) if options.timestamps else None
-    view = policy.timestamped() if options.timestamps else policy
-    limits = _limits(policy, windows, languages, options)
+    view, rules = speech.grammar(policy, options.timestamps)
+    limits = _limits(speech, windows, languages, options)
+    how: dict[str, Any] = {"state": state, "rules": rules, "entropies": True}
     if temperature > 0:
         draws = [generator(options.seed, f"{w.id} at {temperature}") for w in windows]
-        return sample(
-            view, encoded, limits, options.best_of, draws, temperature=temperature, rules=rules, entropies=True
-        )
+        return sample(view, encoded, limits, options.best_of, draws, temperature=temperature, **how)
     if options.decode == "beam":
-        return beam(view, encoded, limits, options.beam_size or WIDTH, rules=rules, entropies=True)
-    return greedy(view, encoded, limits, rules=rules, entropies=True)
+        return beam(view, encoded, limits, options.beam_size, **how)
+    return greedy(view, encoded, limits, **how)
 
 
 def _result(
-    tokenizer: WhisperTokenizer,
+    speech: SpeechModel,
     tree: HypothesisTree,
     language: str,
     temperature: float,
@@ -248,7 +233,7 @@ def _result(
 ) -> Decoded:
     best = max(tree.hypotheses, key=lambda y: y.logprob / len(y))
     n = len(best.content)
-    text = tokenizer.decode(best.content).strip()
+    text = speech.words.decode(best.content).strip()
     avg_logprob = best.logprob / len(best)
     return Decoded(
         tokens=best.content,
@@ -263,15 +248,6 @@ def _result(
         finished=best.finished,
         is_speech=not _silent(no_speech, avg_logprob, options),
     )
-
-
-def _no_speech(policy: WhisperPolicy, encoded: Encoded) -> list[float]:
-    """The probability of <|nospeech|> right after the start token, whatever text stands before it."""
-    tokenizer = policy.checkpoint.tokenizer
-    upto = [p[: p.index(tokenizer.sot) + 1] for p in encoded.prompts]
-    start = policy.begin(encoded.prompted(upto))
-    probabilities: list[float] = policy.logits(start.hidden[:, 0]).softmax(-1)[:, tokenizer.no_speech].tolist()
-    return probabilities
 
 
 def _silent(no_speech: float, avg_logprob: float, options: Options) -> bool:

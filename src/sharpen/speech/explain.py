@@ -11,8 +11,8 @@ from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
 
-from sharpen.method.episode import Step, Trace
-from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.method.trace import Step, Trace
+from sharpen.models.speech import TokenText
 from sharpen.speech.alignment import Stretch, stretches
 from sharpen.speech.decoding import Decoded
 from sharpen.speech.drawing import LEVELS, curve_svg, level, percent, tree_svg
@@ -32,7 +32,7 @@ class Explanation:
     source: Decoded  # the answer of the source model
     adapted: Decoded  # the answer of the adapted model, even if the guard rejected it
     trace: Trace
-    tokenizer: WhisperTokenizer
+    tokenizer: TokenText
     guard: str = ""  # why the guard rejected the adapted answer; empty if it did not
     seconds: float = 0.0  # of the whole window
 
@@ -183,7 +183,7 @@ def _changes(x: Explanation) -> str:
     return f"<p class='words'>{''.join(words) or '<em>no speech</em>'}</p>{same}"
 
 
-def _tokens(title: str, decoded: Decoded, tokenizer: WhisperTokenizer) -> str:
+def _tokens(title: str, decoded: Decoded, tokenizer: TokenText) -> str:
     spans, rows, total = [], [], 0.0
     for text, logprob, entropy in _pieces(decoded, tokenizer):
         word = text.lstrip()
@@ -200,7 +200,7 @@ def _tokens(title: str, decoded: Decoded, tokenizer: WhisperTokenizer) -> str:
     )
 
 
-def _pieces(decoded: Decoded, tokenizer: WhisperTokenizer) -> Iterator[tuple[str, float, float]]:
+def _pieces(decoded: Decoded, tokenizer: TokenText) -> Iterator[tuple[str, float, float]]:
     """Text, log-probability and entropy of each text token; a character of several tokens belongs to the last one."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     for token, logprob, entropy in zip(decoded.tokens, decoded.logprobs, decoded.entropies, strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import reason
-from sharpen.method.episode import StepListener
+from sharpen.method.adapt import StepCallback
 from sharpen.speech.audio import read_audio
 from sharpen.speech.decoding import Adapted
 from sharpen.speech.explain import Explanation, write_html
@@ -47,7 +47,7 @@ def transcribe_files(
     options: Options,
     output_dir: str = ".",
     formats: Sequence[str] = (),
-    on_step: StepListener | None = None,
+    on_step: StepCallback | None = None,
 ) -> Iterator[Event]:
     """Transcribes each source, writing its files as segments come. "-" is standard input.
 
@@ -83,7 +83,7 @@ def transcribe_files(
                 state.files.discard()
             pending.append(Event(state.source, "failed", job.audio.duration, reason=reason(error)))
 
-        for job, new in run(model.policy, jobs(), options.batch_size, on_step, failed):
+        for job, new in run(model.speech, jobs(), options.batch_size, on_step, failed):
             yield from pending
             pending.clear()
             yield from _advance(job, new, open_jobs[job])
@@ -115,7 +115,7 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
                 write_html(state.page, explanations(job))
             except Exception as error:  # the transcript is complete, whatever becomes of its page
                 warnings.append(f"no page of explanations: {reason(error)}")
-        if not job.options.timestamps and job.audio.duration > job.checkpoint.mel.seconds:
+        if not job.options.timestamps and job.audio.duration > job.speech.seconds:
             warnings.append("without timestamps Whisper may stop at the first pause of a window: compare with them")
         if job.cut:
             where = ", ".join(f"{start:.0f} s" for start in job.cut)
@@ -124,7 +124,7 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
             state.source,
             "finished",
             job.audio.duration,
-            tuple(job.found),
+            tuple(job.segments),
             tuple(job.adapted),
             tuple(explanations(job)) if state.page is not None else (),
             "; ".join(warnings),
@@ -142,7 +142,7 @@ def explanations(job: Job) -> list[Explanation]:
             source=how.source,
             adapted=how.result,
             trace=how.trace,
-            tokenizer=job.checkpoint.tokenizer,
+            tokenizer=job.speech.words,
             guard=how.refused,
             seconds=sum(sum(step.seconds.values()) for step in how.trace.steps),
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sharpen.method.guard import compression_ratio
-from sharpen.models.timestamps import SECONDS_PER_TIMESTAMP
-from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.speech import TokenText
 from sharpen.speech.decoding import Decoded
 
 SHORTEST = 0.5  # seconds that can hold a word
@@ -35,7 +34,7 @@ class Segment:
         return sum(self.entropies) / max(1, len(self.entropies))
 
 
-def settle(tokenizer: WhisperTokenizer, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
+def settle(words: TokenText, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
     """What of a window's output stands, and after how many seconds the next window starts: Whisper's own rule.
 
     An output that ends with the close of a segment covers its window. One that ends otherwise is cut after the last
@@ -43,27 +42,25 @@ def settle(tokenizer: WhisperTokenizer, decoded: Decoded, duration: float, *, la
     window's hard end. A window always moves on by a word's length at least, and in the recording's `last` window a rest
     too short to hold a word is not looked at again.
     """
-    begin = tokenizer.timestamp_begin
-    stamped = [tokenizer.is_timestamp(token) for token in decoded.tokens]
+    times = [words.time(token) for token in decoded.tokens]
+    stamped = [time is not None for time in times]
     pairs = [i for i in range(len(stamped) - 1) if stamped[i] and stamped[i + 1]]
     if not pairs or stamped[-2:] == [False, True]:
         return decoded, duration
     n = pairs[-1] + 1
-    consumed = min(duration, (decoded.tokens[n - 1] - begin) * SECONDS_PER_TIMESTAMP)
+    consumed = min(duration, times[n - 1] or 0.0)
     if consumed < SHORTEST or (last and duration - consumed < SHORTEST):
         return decoded, duration
     kept = replace(decoded, tokens=decoded.tokens[:n], logprobs=decoded.logprobs[:n], entropies=decoded.entropies[:n])
     return kept, consumed
 
 
-def segments(
-    tokenizer: WhisperTokenizer, decoded: Decoded, offset: float, duration: float, first_id: int = 0
-) -> list[Segment]:
+def segments(words: TokenText, decoded: Decoded, offset: float, duration: float, first_id: int = 0) -> list[Segment]:
     """Divides a window that starts at `offset` seconds by its timestamps; without any it is one segment."""
     found: list[Segment] = []
-    for start, end, indices in _pieces(tokenizer, decoded.tokens, duration):
+    for start, end, indices in _pieces(words, decoded.tokens, duration):
         tokens = tuple(decoded.tokens[i] for i in indices)
-        text = tokenizer.decode(tokens)
+        text = words.decode(tokens)
         if not text.strip() or start >= end:  # at the end of the sound: Whisper drops what takes no time, as invented
             continue
         found.append(
@@ -85,17 +82,16 @@ def segments(
     return found
 
 
-def _pieces(
-    tokenizer: WhisperTokenizer, tokens: tuple[int, ...], duration: float
-) -> list[tuple[float, float, list[int]]]:
+def _pieces(words: TokenText, tokens: tuple[int, ...], duration: float) -> list[tuple[float, float, list[int]]]:
     """(start, end, positions of the text tokens) of each stretch between timestamps, within the window."""
     pieces: list[tuple[float, float, list[int]]] = []
     start, indices = 0.0, list[int]()
     for i, token in enumerate(tokens):
-        if not tokenizer.is_timestamp(token):
+        time = words.time(token)
+        if time is None:
             indices.append(i)
             continue
-        time = min(duration, (token - tokenizer.timestamp_begin) * SECONDS_PER_TIMESTAMP)
+        time = min(duration, time)
         if indices:
             pieces.append((start, max(start, time), indices))
         start, indices = time, []

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sharpen.errors import SharpenError
-from sharpen.method.episode import StepListener
-from sharpen.models.weights.checkpoint import Checkpoint
-from sharpen.models.weights.load import load_checkpoint
-from sharpen.models.whisper import WhisperPolicy
+from sharpen.method.adapt import StepCallback
+from sharpen.method.policy import Policy
+from sharpen.models.load import load_speech
+from sharpen.models.speech import SpeechModel
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Adapted, Decoded, Window, decode, prompt
+from sharpen.speech.decoding import Adapted, Decoded, Window, decode
 from sharpen.speech.longform import SHORTEST, Segment, segments, settle
 from sharpen.speech.options import Options
 from sharpen.speech.presets import Dtype, default_device
@@ -24,34 +22,33 @@ from sharpen.speech.presets import Dtype, default_device
 
 @dataclass(frozen=True)
 class Info:
-    """What is known about a transcript besides its words."""
+    """Facts about a transcript."""
 
     model: str
     duration: float  # seconds of audio
     options: Options
-    skipped: int = 0  # damaged packets or frames of the file that silence stands in for
+    skipped: int = 0  # damaged packets or frames of the file, replaced by silence
 
 
 @dataclass(eq=False)
 class Job:
-    """One recording on its way through the model: where it stands, and the segments found so far."""
+    """One recording being transcribed: its position, and the segments so far."""
 
     audio: Audio
     options: Options
-    checkpoint: Checkpoint
+    speech: SpeechModel
     language: str | None = None  # None until detected
-    position: int = 0  # samples that are behind us
-    found: list[Segment] = field(default_factory=list)
-    adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # each adapted window: its start, and how
-    cut: list[float] = field(default_factory=list)  # the starts of windows whose text the length limit ended
-    _context: list[int] = field(default_factory=list)  # tokens that the next window is taken to continue
+    position: int = 0  # samples already transcribed
+    segments: list[Segment] = field(default_factory=list)
+    adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # adapted windows: start in seconds, and how
+    cut: list[float] = field(default_factory=list)  # starts of windows whose text the length limit cut
+    _context: list[int] = field(default_factory=list)  # tokens of the text that the next window continues
 
     def __post_init__(self) -> None:
-        tokenizer = self.checkpoint.tokenizer
-        if self.options.language != "auto" or not tokenizer.multilingual:
+        if self.options.language != "auto" or not self.speech.multilingual:
             self.language = "en" if self.options.language == "auto" else self.options.language
-        self._forget()
-        self._pass_silence()
+        self._reset_context()
+        self._skip_silence()
 
     @property
     def finished(self) -> bool:
@@ -59,72 +56,71 @@ class Job:
 
     @property
     def done(self) -> float:
-        """Seconds that are behind us."""
+        """Seconds already transcribed."""
         return self.position / self.audio.sampling_rate
 
     def window(self) -> Window:
-        """What to decode next."""
+        """The next window to decode."""
         samples = self.audio.samples[self.position : self._end()]
         return Window(f"{self.audio.name}@{self.position}", samples, tuple(self._context))
 
     def accept(self, window: Window, decoded: Decoded) -> list[Segment]:
-        """Takes the result of that window and moves on; returns its segments."""
-        if decoded.is_speech:  # music or noise before it does not decide what is spoken
+        """Adds the transcript of that window and moves on; returns its segments."""
+        if decoded.is_speech:  # music or noise at the start must not decide the language
             self.language = self.language or decoded.language
         if decoded.adaptation is not None:
             self.adapted.append((self.done, decoded.adaptation))
-        tokenizer, rate = self.checkpoint.tokenizer, self.audio.sampling_rate
+        words, rate = self.speech.words, self.audio.sampling_rate
         duration = len(window.samples) / rate
         last = self.position + len(window.samples) == len(self.audio.samples)
         new: list[Segment] = []
         consumed = duration
         if decoded.is_speech:
             self.cut += [] if decoded.finished else [self.done]
-            closed, consumed = settle(tokenizer, decoded, duration, last=last)
-            new = segments(tokenizer, closed, self.done, duration, len(self.found))
-        self.found += new
+            closed, consumed = settle(words, decoded, duration, last=last)
+            new = segments(words, closed, self.done, duration, len(self.segments))
+        self.segments += new
         if self.options.condition_on_previous_text:
-            if decoded.temperature > 0.5:  # Whisper's rule: a context that leads to shaky text leads to more of it
-                self._forget()
+            if decoded.temperature > 0.5:  # Whisper's rule: a context that leads to uncertain text leads to more of it
+                self._reset_context()
             else:
                 self._context += [token for segment in new for token in segment.tokens]
         self.position += round(consumed * rate)
         if len(self.audio.samples) - self.position < SHORTEST * rate:
             self.cancel()  # Whisper would invent a word for the rest
-        self._pass_silence()
+        self._skip_silence()
         return new
 
-    def _forget(self) -> None:
-        """Back to the context that the options give."""
+    def _reset_context(self) -> None:
+        """Back to the initial prompt."""
         text = self.options.initial_prompt.strip()
-        self._context = self.checkpoint.tokenizer.encode(f" {text}") if text else []
+        self._context = self.speech.words.encode(f" {text}") if text else []
 
     def cancel(self) -> None:
-        """Gives up the rest of the recording."""
+        """Skips the rest of the recording."""
         self.position = len(self.audio.samples)
 
     def _end(self) -> int:
-        return min(len(self.audio.samples), self.position + self.checkpoint.mel.seconds * self.audio.sampling_rate)
+        return min(len(self.audio.samples), self.position + round(self.speech.seconds * self.audio.sampling_rate))
 
-    def _pass_silence(self) -> None:
-        """Skips windows in which nothing can be heard: Whisper would invent text for them."""
+    def _skip_silence(self) -> None:
+        """Skips windows of digital silence: Whisper would invent text for them."""
         while not self.finished and Audio(self.audio.samples[self.position : self._end()]).is_silent:
             self.position = self._end()
 
 
 def run(
-    policy: WhisperPolicy,
+    speech: SpeechModel,
     jobs: Iterable[Job],
     batch_size: int,
-    on_step: StepListener | None = None,
+    on_step: StepCallback | None = None,
     on_failure: Callable[[Job, Exception], None] | None = None,
 ) -> Iterator[tuple[Job, list[Segment]]]:
-    """Drives jobs to their end, `batch_size` recordings side by side, each a window at a time.
+    """Transcribes jobs, `batch_size` recordings side by side, one window of each at a time.
 
-    Where a window ends decides where the next one starts, so the windows of one recording follow each other.
-    Yields a job when it is taken up, and whenever one of its windows is done, with the new segments.
-    `on_step` hears of every adaptation step. With `on_failure`, a job that fails is told to it and given up, and the
-    others go on.
+    The end of a window decides where the next one starts, so the windows of one recording follow each other.
+    Yields a job when it starts, and after each of its windows, with the new segments. `on_step` is called after every
+    adaptation step. With `on_failure`, a job that fails is reported to it and dropped, and the others continue.
     """
     waiting = iter(jobs)
     active: list[Job] = []
@@ -139,21 +135,21 @@ def run(
                 active += [] if job.finished else [job]
         if not active:
             return
-        for job, window, decoded in _decoded(policy, active, on_step, on_failure):
+        for job, window, decoded in _decoded(speech, active, on_step, on_failure):
             yield job, job.accept(window, decoded)
         active = [job for job in active if not job.finished]
 
 
 def _decoded(
-    policy: WhisperPolicy,
+    speech: SpeechModel,
     jobs: Sequence[Job],
-    on_step: StepListener | None,
+    on_step: StepCallback | None,
     on_failure: Callable[[Job, Exception], None] | None,
 ) -> list[tuple[Job, Window, Decoded]]:
-    """The next window of each job; where that fails together, of each alone."""
+    """The next window of each job; a batch that fails is decoded one by one."""
     windows = [job.window() for job in jobs]
     try:
-        results = decode(policy, windows, jobs[0].options, [job.language for job in jobs], on_step)
+        results = decode(speech, windows, jobs[0].options, [job.language for job in jobs], on_step)
     except Exception as error:
         if on_failure is None:
             raise
@@ -161,20 +157,20 @@ def _decoded(
             jobs[0].cancel()
             on_failure(jobs[0], error)
             return []
-        return [found for job in jobs for found in _decoded(policy, [job], on_step, on_failure)]
+        return [result for job in jobs for result in _decoded(speech, [job], on_step, on_failure)]
     return list(zip(jobs, windows, results, strict=True))
 
 
 class Transcript:
-    """The result of a transcription; the work is done as its segments are read, and done once.
+    """The result of a transcription; windows are decoded as segments are read, each once.
 
-    Where a window fails, or is interrupted, reading on tries that window again. Several threads may read it.
+    If a window fails or is interrupted, reading again retries that window. Several threads may read it.
     """
 
-    def __init__(self, job: Job, info: Info, policy: WhisperPolicy) -> None:
+    def __init__(self, job: Job, info: Info) -> None:
         self.info = info
-        self._job, self._policy = job, policy
-        self._steps = run(policy, [job], batch_size=1)
+        self._job = job
+        self._steps = run(job.speech, [job], batch_size=1)
         self._reading = threading.Lock()
 
     @property
@@ -182,8 +178,8 @@ class Transcript:
         """Segments in order, each as soon as its window is decoded."""
         i = 0
         while True:
-            while i < len(self._job.found):
-                yield self._job.found[i]
+            while i < len(self._job.segments):
+                yield self._job.segments[i]
                 i += 1
             if not self._more(i):
                 return
@@ -196,38 +192,39 @@ class Transcript:
     @property
     def language(self) -> str:
         """The language given or detected; "en" where a recording is silent and none was given."""
-        while self._job.language is None and self._more(len(self._job.found)):
+        while self._job.language is None and self._more(len(self._job.segments)):
             pass
         return self._job.language or "en"
 
     @property
     def adapted(self) -> list[tuple[float, Adapted]]:
-        """For each window that was adapted to: its start in seconds, and how it went."""
-        while self._more(len(self._job.found)):
+        """For each window that the model was adapted to: its start in seconds, and how."""
+        while self._more(len(self._job.segments)):
             pass
         return self._job.adapted
 
     def _more(self, known: int) -> bool:
-        """Decodes the next window, if there is one and no other thread has found more than `known` segments."""
+        """Decodes the next window, unless another thread has added to the `known` segments; false at the end."""
         with self._reading:
-            if len(self._job.found) > known:
+            if len(self._job.segments) > known:
                 return True
             try:
                 return next(self._steps, None) is not None
-            except BaseException:  # a generator that raised is over; the job is not
-                self._steps = run(self._policy, [self._job], batch_size=1)
+            except BaseException:  # a generator that raised is exhausted; the job is not
+                self._steps = run(self._job.speech, [self._job], batch_size=1)
                 raise
 
 
 class Model:
-    """A loaded Whisper."""
+    """A loaded speech model."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.policy = WhisperPolicy(checkpoint)
+    def __init__(self, speech: SpeechModel) -> None:
+        self.speech = speech
 
     @property
-    def checkpoint(self) -> Checkpoint:
-        return self.policy.checkpoint
+    def policy(self) -> Policy[Any, Any, Any]:
+        """What `sharpen.adapt` and the searches take."""
+        return self.speech.policy
 
     def transcribe(self, audio: Any, options: Options | None = None, **settings: Any) -> Transcript:
         """Transcribes a path, bytes, a file object, samples at 16 kHz, or an `Audio`.
@@ -236,32 +233,24 @@ class Model:
         `model.transcribe("a.flac", language="en", adapt=sharpen.Adaptation(method="em-tok-b"))`.
         """
         if options is not None and settings:
-            raise SharpenError(f"give either options or keywords ({', '.join(settings)}), not both")
+            raise SharpenError(f"pass either options or keywords ({', '.join(settings)}), not both")
         options = options or Options(**settings)
         self.check(options)
         job = self.job(audio, options)
-        info = Info(self.checkpoint.name, job.audio.duration, options, job.audio.skipped)
-        return Transcript(job, info, self.policy)
+        info = Info(self.speech.name, job.audio.duration, options, job.audio.skipped)
+        return Transcript(job, info)
 
     def check(self, options: Options) -> None:
-        """Refuses options that this checkpoint cannot serve, before any audio is read."""
-        prompt(self.checkpoint.tokenizer, "en" if options.language == "auto" else options.language, options)
+        """Raises if this model cannot serve the options, before any audio is read."""
+        self.speech.check("en" if options.language == "auto" else options.language, options.task)
 
     def job(self, audio: Any, options: Options) -> Job:
-        """A recording made ready; `run` transcribes several at once."""
-        rate = self.checkpoint.mel.sampling_rate
+        """A recording to transcribe; `run` takes several at once."""
+        rate = self.speech.sampling_rate
         audio = audio.at(rate) if isinstance(audio, Audio) else read_audio(audio, sampling_rate=rate)
-        return Job(audio, options, self.checkpoint)
+        return Job(audio, options, self.speech)
 
 
 def load(name: str | Path = "base", *, device: str = "auto", dtype: Dtype = "float32") -> Model:
-    """Loads a Whisper: a directory or file, an installed weights package, a size name, or a Hugging Face id."""
-    with torch.inference_mode(False):  # weights that are made inside of it could never be adapted
-        checkpoint = load_checkpoint(name)
-        device = default_device() if device == "auto" else device
-        module: torch.nn.Module = checkpoint.model
-        try:
-            module.to(device=torch.device(device), dtype=getattr(torch, dtype))
-        except (RuntimeError, AssertionError, AttributeError, TypeError) as error:
-            raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error
-        return Model(checkpoint)
+    """Loads a model: a directory or file, an installed weights package, a size name, or a Hugging Face id."""
+    return Model(load_speech(name, default_device() if device == "auto" else device, dtype))

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_zero_is_a_name_and_noise_has_its_ratio(tmp_path):
     assert u.mixed == {"noise": "GS", "snr": 5.0}
     corpus = read_corpus(manifest(tmp_path, row | {"snr": 5, "overflow": "clip"}))
     assert corpus.utterances[0].mixed == {"noise": "GS", "snr": 5.0, "overflow": "clip"}
-    with pytest.raises(SharpenError, match="0 is in GS at 5 dB already"):
+    with pytest.raises(SharpenError, match="0 already has GS noise at 5 dB"):
         corpus.corrupted("GS", 10.0)
 
 
@@ -100,10 +101,10 @@ def test_everything_wrong_with_a_manifest_is_named_by_line(tmp_path):
         7: "no audio_filepath",
         8: "expected numbers",
         9: "unknown language 'klingon'",
-        10: "not audio that can be decoded",
-        11: "a second a in clean",
+        10: "cannot be decoded",
+        11: "duplicate id a in domain clean",
         12: "expected more than 0",
-        13: "half a character",
+        13: "not valid UTF-8",
         14: "'snr': 'loud'",
     }
     with pytest.raises(SharpenError, match=r"12 of 13 entries cannot be used: .* line 3: .*; and 7 more.*--skip-bad"):
@@ -113,20 +114,19 @@ def test_everything_wrong_with_a_manifest_is_named_by_line(tmp_path):
     assert len(corpus.skipped) == len(expected)
     for (line, what), reason in zip(expected.items(), corpus.skipped, strict=True):
         assert f"manifest.jsonl line {line}: " in reason
-        with pytest.raises(AssertionError, match=what):
-            raise AssertionError(reason)
+        assert re.search(what, reason)
 
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(SharpenError, match="no such file or folder"):
         read_corpus(tmp_path / "nowhere")
-    with pytest.raises(SharpenError, match=r"in no layout known here; .*librispeech: \*\.trans\.txt"):
+    with pytest.raises(SharpenError, match=r"unknown layout of a corpus; .*librispeech: \*\.trans\.txt"):
         read_corpus(tmp_path)
-    with pytest.raises(SharpenError, match="not in the layout mls: expected test"):
+    with pytest.raises(SharpenError, match="does not have the layout mls: expected test"):
         read_corpus(tmp_path, layout="mls")
     with pytest.raises(SharpenError, match="unknown layout 'timit'; choose from auto, manifest"):
         read_corpus(tmp_path, layout="timit")
-    with pytest.raises(SharpenError, match="it lists nothing"):
+    with pytest.raises(SharpenError, match="the list is empty"):
         read_corpus(manifest(tmp_path))
     (tmp_path / "wide.jsonl").write_bytes('{"text": "x"}'.encode("utf-16"))
     with pytest.raises(SharpenError, match="is in UTF-16; save it as UTF-8"):
@@ -139,7 +139,7 @@ def test_a_byte_that_is_not_utf8_costs_its_own_line(tmp_path, field):
     good = {"id": "1", "audio_filepath": "a.flac", "text": "x"}
     bad = json.dumps(good | {"id": "2"} | {field: "cafe"}).encode().replace(b"cafe", b"caf\xe9")
     (tmp_path / "manifest.jsonl").write_bytes(json.dumps(good).encode() + b"\n" + bad + b"\n")
-    with pytest.raises(SharpenError, match="line 2: not UTF-8"):
+    with pytest.raises(SharpenError, match="line 2: the text is not valid UTF-8"):
         read_corpus(tmp_path)
     assert [u.id for u in read_corpus(tmp_path, skip_bad=True).utterances] == ["1"]
 
@@ -168,7 +168,7 @@ def test_a_cut_must_be_in_its_recording(tmp_path):
         assert len(u.samples()) == 8000
     for wrong in ({"duration": 3.0}, {"duration": 0.5, "offset": 2.0}):
         (u,) = read_corpus(manifest(tmp_path, row | wrong)).utterances
-        with pytest.raises(SharpenError, match=r"a\.flac lasts 1\.00 s, and x is said to be in it from"):
+        with pytest.raises(SharpenError, match=r"a\.flac lasts 1\.00 s, but x should be at"):
             u.samples()
 
 
@@ -209,8 +209,8 @@ def test_long_utterances_are_left_out_and_counted(tmp_path):
     corpus = read_corpus(manifest(tmp_path, *rows), max_seconds=20)
     assert [u.id for u in corpus.utterances] == ["19.0", "20.0"]
     assert len(corpus.skipped) == 1
-    assert "lasts 20.01 s, more than 20 s" in corpus.skipped[0]
-    with pytest.raises(SharpenError, match="no utterance left of 3"):
+    assert "duration 20.01 s, over the limit of 20 s" in corpus.skipped[0]
+    with pytest.raises(SharpenError, match="none of 3 utterances can be used"):
         read_corpus(tmp_path, max_seconds=1)
 
 

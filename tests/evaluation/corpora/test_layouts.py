@@ -59,7 +59,7 @@ def test_l2_arctic(tmp_path, by_accent):
         ("YKWK-arctic_a0001", "Korean", "YKWK said arctic_a0001.", "en", "YKWK"),
     ]
     assert len(corpus.skipped) == 3
-    assert all("arctic_b0013.wav: known to be bad" in reason for reason in corpus.skipped)
+    assert all("arctic_b0013.wav: listed as bad" in reason for reason in corpus.skipped)
     assert corpus.name == "l2arctic_release_v5.0"
     assert corpus.utterances[0].duration == pytest.approx(0.5)
     assert len(corpus.utterances[0].samples()) == pytest.approx(8000, abs=2)  # 44.1 kHz came down to 16

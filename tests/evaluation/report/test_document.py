@@ -11,10 +11,8 @@ from evaluation.report.answers import answer
 
 from sharpen.cli import report as command
 from sharpen.errors import SharpenError
-from sharpen.evaluation.report import cases
+from sharpen.evaluation.report import cases, markup, tables
 from sharpen.evaluation.report import document as report
-from sharpen.evaluation.report import markup as tables
-from sharpen.evaluation.report import tables as sheets
 from sharpen.evaluation.report.markup import Cell
 
 RIGHT, ONE_OFF = "one two three four", "one two three five"
@@ -39,7 +37,7 @@ def small():
 
 def test_rates_as_golden_text():
     found = report.build(small()).sections[0].tables[0]
-    assert tables.as_markdown(found) == (
+    assert markup.as_markdown(found) == (
         "### librispeech-test-other: word error rate\n\n"
         "| method | utterances | AC | GS | average |\n"
         "|---|---:|---:|---:|---:|\n"
@@ -48,18 +46,18 @@ def test_rates_as_golden_text():
         "| em-tok-b | 2 each | **0.00** [0.00, 0.00] (paper 12.80) | **0.00** [0.00, 0.00] (paper 23.16) "
         "| **0.00** [0.00, 0.00] |\n\n"
         "WER in %, all errors over all reference words, with its 95 % interval; average: mean over the domains. "
-        "Bold: the lowest of a column and model, among the methods that share the same utterances.\n\n"
-        "Paper: its number for its whole test set (tab:ls-results), not for these utterances.\n\n"
+        "Bold: the lowest of a column and model, among methods on the same utterances.\n\n"
+        "Paper: its number on its whole test set (tab:ls-results), not on these utterances.\n\n"
         "Protocol: model base; normaliser none/1; SNR 10 dB; G 16; steps 10; lr 0.001; preset exact; guard on; "
         "norms encoder+decoder; batch size 1; device cpu; threads 1; utterances AC 2, GS 2; seeds 0; "
         "versions sharpen 0.1.0, torch 2.13.0. Intervals: bootstrap, 10,000 resamples of 2 utterances; "
-        "none where a domain has only one.\n"
+        "no interval where a domain has only one.\n"
     )
 
 
 def test_differences_as_golden_text():
     found = report.build(small()).sections[0].tables[1]
-    assert tables.as_markdown(found).splitlines()[2:5] == [
+    assert markup.as_markdown(found).splitlines()[2:5] == [
         "| method | AC | GS | average | P(better) | helped / hurt / same | utterances |",
         "|---|---:|---:|---:|---:|---:|---:|",
         "| em-tok-b | 0.00 [0.00, 0.00] | −25.00 [−25.00, −25.00] | −12.50 [−12.50, −12.50] | 1.000 | 2 / 0 / 2 | 4 |",
@@ -130,15 +128,13 @@ def test_failed_rows_are_counted_and_listed():
     assert made.sections[0].tables[0].rows[1][1].text == "2 each"
     text = report.as_markdown(made)
     assert "| librispeech-test-other GS c | em-tok-b | no sound in c.flac |" in text
-    assert "1 of the rows have no answer" in text
-    assert report.build([answer("source", failed="torn")]).notes == (
-        "Not one row has an answer: there is nothing to tabulate.",
-    )
+    assert "Failed rows: 1." in text
+    assert report.build([answer("source", failed="torn")]).notes == ("No row has an answer: there are no tables.",)
 
 
 def test_changed_counts_are_said():
     rows = [replace(row, errors=replace(row.errors, substitutions=3)) for row in small()]
-    assert "8 rows hold other error counts" in report.as_markdown(report.build(rows))
+    assert "differ from a recount of their texts: 8." in report.as_markdown(report.build(rows))
 
 
 def test_the_papers_setting_is_shown():
@@ -267,7 +263,7 @@ def test_help_does_not_import_torch():
 
 def test_protocol_names_every_value():
     rows = [answer("em-tok", samples=g, options={"lr": lr}) for g, lr in ((4, 1e-3), (16, 3e-3))]
-    text = sheets.protocol(report.build(rows).sections[0].measured)
+    text = tables.protocol(report.build(rows).sections[0].results)
     assert "G 4, 16; steps 10; lr 0.001, 0.003;" in text
 
 
@@ -306,16 +302,16 @@ def test_latex_tells_of_failures_and_notes():
     rows = [*small(), replace(noise("em-tok-b", "c", ""), failed="no audio at 50 %")]
     text = report.as_latex(report.build(rows))
     assert r"no audio at 50 \%" in text
-    assert "have no answer" in text
+    assert "Failed rows: 1." in text
     odd = [replace(row, errors=replace(row.errors, substitutions=3)) for row in small()[:1]]
-    assert report.as_latex(report.build([*odd, *small()[1:]])).startswith("% 1 rows hold other error counts")
+    assert report.as_latex(report.build([*odd, *small()[1:]])).startswith("% Rows with error counts that differ")
 
 
 def test_utterances_can_be_left_out_and_are_named():
     built = report.build(small(), without=["b"])
     assert built.notes == ("Left out: b.",)
-    assert all(m.line.utterances == 2 for m in built.sections[0].measured)  # one in each noise
-    with pytest.raises(SharpenError, match="no utterance 'z' to leave out"):
+    assert all(r.line.utterances == 2 for r in built.sections[0].results)  # one in each noise
+    with pytest.raises(SharpenError, match="--without z: no row has that id"):
         report.build(small(), without=["z"])
 
 
@@ -332,7 +328,7 @@ def test_a_guard_that_was_off_only_would_have_refused():
         row = answer("em-tok-b", text="one one one", source_text=RIGHT, refused="a loop", options={"guard": guard})
         told[guard] = report.as_markdown(report.build([row]))
     assert "; guard: a loop" in told[True]
-    assert "; the guard was off; it would say: a loop" in told[False]
+    assert "; the guard was off; it would have refused: a loop" in told[False]
 
 
 def test_the_most_hurt_of_equals_are_the_first_by_name():

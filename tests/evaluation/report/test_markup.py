@@ -2,16 +2,15 @@
 
 from evaluation.report.answers import answer
 
-from sharpen.evaluation.report import cases
+from sharpen.evaluation.report import cases, markup
 from sharpen.evaluation.report import document as report
-from sharpen.evaluation.report import markup as tables
 from sharpen.evaluation.report.markup import Cell, Table
 
 RIGHT = "one two three four"
 
 
 def test_both_texts_are_aligned_with_the_reference():
-    found = cases.slots("he was an athlete", "he in a an", "so he was an athlete now")
+    found = cases.align_texts("he was an athlete", "he in a an", "so he was an athlete now")
     assert [(s.reference, s.source, s.adapted) for s in found] == [
         (None, None, "so"),
         ("he", "he", "he"),
@@ -48,10 +47,10 @@ def test_latex_escapes_everything():
     table = Table(
         r"50 % & more_{x} \o/ ~^<#$", ("m", "n"), ((Cell("a_b · c"), Cell("−1.00", "[−2.00, 3]", "4", True)),)
     )
-    assert tables.latex(table.title) == (
+    assert markup.latex(table.title) == (
         r"50 \% \& more\_\{x\} \textbackslash{}o/ \textasciitilde{}\textasciicircum{}\textless{}\#\$"
     )
-    text = tables.as_latex(table, "fifty")
+    text = markup.as_latex(table, "fifty")
     assert r"\label{tab:fifty}" in text
     below = r"\textbf{$-$1.00} \\ \scriptsize {[}$-$2.00, 3] \\ \scriptsize paper 4"
     assert r"    a\_b $\cdot$ c & \begin{tabular}[t]{@{}r@{}}" + below + r"\end{tabular} \\" in text
@@ -67,7 +66,7 @@ def test_latex_cases_carry_signs_and_colour():
 
 
 def test_markdown_escapes_what_would_break_a_table():
-    assert tables.as_markdown(Table("t", ("a|b",), ((Cell("x|y\n*z* <b> snake_case _i_"),),))).splitlines()[2:] == [
+    assert markup.as_markdown(Table("t", ("a|b",), ((Cell("x|y\n*z* <b> snake_case _i_"),),))).splitlines()[2:] == [
         r"| a\|b |",
         "|---|",
         r"| x\|y \*z\* \<b> snake_case \_i\_ |",

@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 
 from sharpen.evaluation.report import paper
-from sharpen.evaluation.report.paper import Number, Setting
+from sharpen.evaluation.report.paper import PaperNumber, PaperSetting
 
 SOURCE = Path(__file__).parents[4] / "shared" / "paper.tex.txt"
 METHODS = {"Source": "source", "Greedy-EM": "greedy-em", "EM-seq": "em-seq", "EM-tok": "em-tok", "EM-tok-b": "em-tok-b"}
 
 
 def setting(method="em-tok-b", model="base", samples=16, steps=10, lr=1e-3, norms="encoder+decoder", **others):
-    return Setting(method, model, samples, steps, lr, norms, **others)
+    return PaperSetting(method, model, samples, steps, lr, norms, **others)
 
 
 @pytest.mark.parametrize("name", ["table-noise", "table-accent", "table-languages"])
@@ -72,11 +72,11 @@ def test_the_beam_table_is_in_the_paper():
     ],
 )
 def test_numbers_by_corpus_and_domain(corpus, domain, snr, value, table):
-    assert paper.wer(corpus, domain, snr, setting()) == Number(value, table)
+    assert paper.wer(corpus, domain, snr, setting()) == PaperNumber(value, table)
 
 
 def test_beam_search_comes_from_its_own_table():
-    assert paper.wer("mls", "it", None, setting("beam", steps=0)) == Number(31.83, "tab:em-vs-beam")
+    assert paper.wer("mls", "it", None, setting("beam", steps=0)) == PaperNumber(31.83, "tab:em-vs-beam")
     assert paper.wer("mls", "it", None, setting("beam", samples=5, steps=0)) is None
     assert paper.wer("mls", "nl", None, setting("beam", steps=0)) is None
 
@@ -84,7 +84,7 @@ def test_beam_search_comes_from_its_own_table():
 def test_model_sizes_are_on_gaussian_noise_only():
     corpus = "librispeech-test-other"
     for model in ("tiny", "openai/whisper-tiny"):
-        assert paper.wer(corpus, "GS", 10, setting(model=model)) == Number(33.21, "tab:model-ablate")
+        assert paper.wer(corpus, "GS", 10, setting(model=model)) == PaperNumber(33.21, "tab:model-ablate")
     assert paper.wer(corpus, "AC", 10, setting(model="tiny")) is None
     large = paper.wer(corpus, "GS", 10, setting(model="large"))
     assert large == paper.wer(corpus, "GS", 10, setting(model="large-v3"))  # one checkpoint, two names
@@ -123,7 +123,7 @@ def test_no_number_for_what_the_paper_did_not_do(corpus, domain, snr, made):
 
 def test_averages_need_exactly_the_papers_domains():
     accents = {(name, None) for name in ("Arabic", "Mandarin", "Hindi", "Korean", "Spanish", "Vietnamese")}
-    assert paper.average("l2-arctic", accents, setting("source")) == Number(19.35, "tab:l2-results")
+    assert paper.average("l2-arctic", accents, setting("source")) == PaperNumber(19.35, "tab:l2-results")
     assert paper.average("l2-arctic", accents - {("Hindi", None)}, setting("source")) is None
     assert paper.average("l2-arctic", accents, setting(samples=4)) is None
     assert paper.average("l2-arctic", accents, setting("beam", steps=0)) is None

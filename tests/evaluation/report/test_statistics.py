@@ -144,7 +144,7 @@ def test_a_domain_with_one_speaker_who_is_also_in_another_too():
 
 
 def test_nothing_has_no_rate():
-    with pytest.raises(SharpenError, match="no utterances"):
+    with pytest.raises(SharpenError, match="at least one utterance"):
         rate([])
 
 

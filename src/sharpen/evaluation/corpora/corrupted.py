@@ -1,8 +1,7 @@
 """Corrupted LibriSpeech on disk: a folder for each noise, with audio/ and manifest.jsonl.
 
-The files are WAV because it holds 32-bit floats, because nothing is lost in it, and because its bytes follow from the
-samples alone: a checksum means the same whatever library is installed. They read back as exactly the samples that
-`Corpus.corrupted` mixes without files.
+WAV holds 32-bit floats without loss, and its bytes depend on the samples only, so checksums are the same with every
+library version. The files read back as exactly the samples that `Corpus.corrupted` mixes without files.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ LONGEST_NAME = 200  # of a file, in bytes; most systems allow 255
 
 
 @dataclass(frozen=True)
-class Domain:
-    """What became of one noise."""
+class BuiltDomain:
+    """The result of building one noise."""
 
     noise: str
-    manifest: Path | None  # None where there is no clip to mix from
+    manifest: Path | None  # None if its noise clip is missing
     written: int = 0
-    kept: int = 0  # found whole from an earlier run
+    kept: int = 0  # intact from an earlier run
     skipped: tuple[str, ...] = ()  # a reason for each utterance, or for the whole domain
 
 
@@ -51,28 +50,28 @@ def build(
     overflow: str = "float",
     skip_bad: bool = False,
     progress: Callable[[str], object] = lambda noise: None,
-) -> tuple[Domain, ...]:
-    """Write `corpus` in each noise under `out`; what an earlier run has finished is checked and kept.
+) -> tuple[BuiltDomain, ...]:
+    """Writes `corpus` in each noise under `out`; finished files of an earlier run are verified and kept.
 
-    One process at a time may write there. A missing clip or an utterance that cannot be mixed is an error, or with
-    `skip_bad` a reason in the result. `progress` is called after each utterance.
+    Only one process at a time may write there. A missing clip or an utterance that cannot be mixed is an error, or with
+    `skip_bad` a reason in the result. `progress` is called with the noise after each utterance.
     """
     twice = [name for name, count in Counter(u.id for u in corpus.utterances).items() if count > 1]
     if twice:
-        raise SharpenError(f"{corpus.name} has several utterances called {twice[0]}; give every one its own id")
+        raise SharpenError(f"{corpus.name}: duplicate id {twice[0]}; ids must be unique")
     clips = find_clips(noise_folder) if noise_folder is not None else {}
     available = [noise for noise, clip in DOMAINS.items() if clip is None or noise in clips]
     missing = _missing(domains, available, noise_folder)
     if missing and not skip_bad:
-        what = "; ".join(f"{noise} {lack}" for noise, lack in missing.items())
+        reasons = "; ".join(f"{noise} {reason}" for noise, reason in missing.items())
         raise SharpenError(
-            f"{what}. Available: {', '.join(available)}. Put the missing files there, "
-            "choose with --domains, or go on without them: --skip-bad"
+            f"{reasons}. Available: {', '.join(available)}. Add the missing files, "
+            "choose others with --domains, or skip them with --skip-bad"
         )
     made = []
     for noise in domains:
         if noise in missing:
-            made.append(Domain(noise, None, skipped=(missing[noise],)))
+            made.append(BuiltDomain(noise, None, skipped=(missing[noise],)))
             continue
         added = Corruption(noise, snr, clips.get(noise), snr_rule, overflow)
         noisy = [u.within(added) for u in corpus.utterances]
@@ -83,19 +82,19 @@ def build(
                 made.append(_build_domain(noisy, added, folder, skip_bad, progress))
         except OSError as error:
             raise SharpenError(
-                f"cannot write to {folder}: {error}; give another folder to --out, or make room. What is finished stays"
+                f"cannot write to {folder}: {error}; give another folder to --out, or free some space. "
+                "Finished files are kept"
             ) from error
     return tuple(made)
 
 
 def _missing(domains: Sequence[str], available: Sequence[str], folder: str | Path | None) -> dict[str, str]:
-    """For each code that cannot be mixed, what it lacks."""
+    """For each code whose clip is missing, the reason."""
     unknown = [noise for noise in domains if noise not in DOMAINS]
     if unknown or not domains:
         raise SharpenError(f"unknown domains {', '.join(unknown) or '(none)'}; choose from {', '.join(DOMAINS)}")
-    where = f"{folder} has none" if folder is not None else "no folder of noises was given"
-    lacking = [noise for noise in domains if noise not in available]
-    return {noise: f"needs the clip {DOMAINS[noise]}, and {where}" for noise in lacking}
+    why = f"which is not in {folder}" if folder is not None else "but no folder of noise clips was given"
+    return {noise: f"needs the clip {DOMAINS[noise]}, {why}" for noise in domains if noise not in available}
 
 
 def _build_domain(
@@ -104,16 +103,16 @@ def _build_domain(
     folder: Path,
     skip_bad: bool,
     progress: Callable[[str], object],
-) -> Domain:
+) -> BuiltDomain:
     manifest, part = folder / "manifest.jsonl", folder / "manifest.jsonl.part"
     earlier = {**_finished(manifest), **_finished(part)}
-    _compare(manifest, corruption, earlier.values())
+    _check_settings(manifest, corruption, earlier.values())
     lines: dict[str, dict[str, Any]] = {}
     skipped: list[str] = []
     written = 0
-    # Lines gather in a file of another name: a manifest that is there is complete, and nobody scores half a domain.
+    # Lines are collected in another file: manifest.jsonl exists only when its domain is complete.
     with part.open("a", encoding="utf-8") as file:
-        file.write("\n")  # ends the line that a killed run may have left half written
+        file.write("\n")  # ends a line that a killed run left incomplete
         for u in utterances:
             try:
                 wanted = _line(u, corruption)
@@ -126,13 +125,13 @@ def _build_domain(
                 lines[u.id] = line
             except SharpenError as error:
                 if not skip_bad:
-                    raise SharpenError(f"{u.id}: {error}. Or go on without it: --skip-bad") from error
+                    raise SharpenError(f"{u.id}: {error}. Or skip it with --skip-bad") from error
                 skipped.append(f"{u.id}: {error}")
             progress(corruption.noise)
     others = {name: line for name, line in earlier.items() if name not in lines}
     _replace(manifest, "".join(_as_json(line) for line in (lines | others).values()).encode())
     part.unlink()
-    return Domain(corruption.noise, manifest, written, len(lines) - written, tuple(skipped))
+    return BuiltDomain(corruption.noise, manifest, written, len(lines) - written, tuple(skipped))
 
 
 def _line(u: Utterance, corruption: Corruption) -> dict[str, Any]:
@@ -155,13 +154,13 @@ def _line(u: Utterance, corruption: Corruption) -> dict[str, Any]:
 
 
 def _file_name(name: str) -> str:
-    """An id may hold a slash, or be too long for a file's name."""
+    """A file name for an id, which may hold slashes or be too long."""
     quoted = quote(name, safe="")
     return quoted if len(quoted) <= LONGEST_NAME else f"{quoted[: LONGEST_NAME - 17]}~{_digest(name.encode())[:16]}"
 
 
 def _finished(manifest: Path) -> dict[str, dict[str, Any]]:
-    """The lines that an earlier run wrote, by id; a torn one counts as unwritten."""
+    """The lines that an earlier run wrote, by id; incomplete lines are ignored."""
     lines = {}
     for text in manifest.read_text(encoding="utf-8").split("\n") if manifest.is_file() else ():
         try:
@@ -172,19 +171,19 @@ def _finished(manifest: Path) -> dict[str, dict[str, Any]]:
     return lines
 
 
-def _compare(manifest: Path, corruption: Corruption, lines: Iterable[dict[str, Any]]) -> None:
-    """One folder holds one setting: a mixture of two would be read as a corpus of neither."""
+def _check_settings(manifest: Path, corruption: Corruption, lines: Iterable[dict[str, Any]]) -> None:
+    """Raises if the folder was built with other settings: a folder holds one setting."""
     for line in lines:
         for name in ("noise", "snr", "snr_rule", "overflow"):
             if line.get(name) != getattr(corruption, name):
                 raise SharpenError(
-                    f"{manifest} was built with {name} {line.get(name)}, and {getattr(corruption, name)} is asked for: "
+                    f"{manifest} was built with {name} {line.get(name)}, not {getattr(corruption, name)}: "
                     "choose another --out, or remove that folder"
                 )
 
 
 def _kept(wanted: dict[str, Any], there: dict[str, Any] | None, folder: Path) -> dict[str, Any] | None:
-    """The line of an earlier run, if it says the same and its file is whole."""
+    """The line of an earlier run, if it has the same fields and its file is intact; else None."""
     if there is None or {**there, **wanted} != there:
         return None
     path = folder / wanted["audio_filepath"]
@@ -195,16 +194,16 @@ def _written(line: dict[str, Any], samples: np.ndarray, folder: Path) -> dict[st
     if line["overflow"] == "float":
         content = _wave(3, samples.astype("<f4"))
     else:
-        content = _wave(1, (samples * 32768).astype("<i2"))  # exact: they are multiples of 1/32768 already
+        content = _wave(1, (samples * 32768).astype("<i2"))  # exact: the samples are multiples of 1/32768
     _replace(folder / line["audio_filepath"], content)
     return line | {"sha256": _digest(content)}
 
 
 def _wave(tag: int, samples: np.ndarray) -> bytes:
-    """A mono WAV file; `tag` 1 is integer samples, 3 is floats, for which the standard wants a fact chunk."""
+    """A mono WAV file; `tag` 1 means integer samples, 3 means floats, which need a fact chunk."""
     data, width = samples.tobytes(), samples.itemsize
     form = struct.pack("<HHIIHH", tag, 1, SAMPLING_RATE, SAMPLING_RATE * width, width, 8 * width)
-    form += b"\0\0" if tag == 3 else b""  # no extension follows
+    form += b"\0\0" if tag == 3 else b""  # size of the extension: none
     fact = struct.pack("<4sII", b"fact", 4, len(samples)) if tag == 3 else b""
     body = (
         b"WAVE" + struct.pack("<4sI", b"fmt ", len(form)) + form + fact + struct.pack("<4sI", b"data", len(data)) + data

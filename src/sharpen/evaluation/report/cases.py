@@ -1,8 +1,7 @@
 """Single utterances, word by word: where adapting helped most and where it hurt most.
 
-Three rows stand one above the other: the reference, what the model as it is heard, and what the adapted one heard. A
-word that is wrong carries a sign, so that colour only repeats what black ink says: ≠ another word, + a word too many,
-– a word that is missing.
+Three aligned rows: the reference, the source's transcript and the adapted transcript. A wrong word carries a sign, so
+that nothing depends on colour: ≠ substituted, + inserted, – missing.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import align, labelled, recount
 from sharpen.terminal import width as width_of
 
-OTHER, EXTRA, MISSING = "≠", "+", "–"
-LEGEND = f"{OTHER} another word, {EXTRA} a word too many, {MISSING} a word missing"
-ROOM = 96  # columns of a line in plain text
+SUBSTITUTED, INSERTED, MISSING = "≠", "+", "–"
+LEGEND = f"{SUBSTITUTED} substituted, {INSERTED} inserted, {MISSING} missing"
+LINE_WIDTH = 96  # characters of a line in plain text
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One place of the three texts; None where a text has no word there."""
+    """One position of the aligned texts; None where a text has no word there."""
 
     reference: str | None
     source: str | None
@@ -43,26 +42,26 @@ class Case:
     after: int  # errors of the answer
     words: int
     slots: tuple[Slot, ...]
-    guard: str  # what it did about the text, or would have done; empty where nothing
+    guard: str  # why the guard refused the text, or would have; empty if it did not
 
     @property
     def title(self) -> str:
         return f"{self.id} ({self.domain}): {self.before} → {self.after} errors in {self.words} words"
 
 
-def cases(line: Line, source: Line | None, count: int = 5) -> tuple[list[Case], list[Case]]:
-    """The most helped and the most hurt, at most `count` each, of the line's first seed; ties in the order of ids."""
+def most_changed(line: Line, source: Line | None, count: int = 5) -> tuple[list[Case], list[Case]]:
+    """The most helped and the most hurt utterances of the line's first seed, at most `count` each; ties by id."""
     others = {(column, row.id): row.text for column, rows in (source.cells if source else {}).items() for row in rows}
-    found = []
+    changes = []
     for column, rows in line.cells.items():
         for row in rows:
             if row.seed == line.seeds[0]:
                 text = others.get((column, row.id), row.source_text)
-                found.append((_errors(row, row.text) - _errors(row, text), row.id, (row, column.key, text)))
-    found.sort(key=lambda one: (-abs(one[0]), one[1]))
-    helped = [heard for change, _, heard in found if change < 0][:count]
-    hurt = [heard for change, _, heard in found if change > 0][:count]
-    return [_case(*heard) for heard in helped], [_case(*heard) for heard in hurt]
+                changes.append((_errors(row, row.text) - _errors(row, text), row.id, (row, column.key, text)))
+    changes.sort(key=lambda change: (-abs(change[0]), change[1]))
+    helped = [_case(*texts) for change, _, texts in changes if change < 0]
+    hurt = [_case(*texts) for change, _, texts in changes if change > 0]
+    return helped[:count], hurt[:count]
 
 
 def _errors(row: Row, text: str) -> int:
@@ -78,7 +77,7 @@ def _case(row: Row, domain: str, source: str) -> Case:
         before=_errors(row, source),
         after=_errors(row, row.text),
         words=row.errors.reference,
-        slots=slots(clean(row.reference), clean(source), clean(row.text)),
+        slots=align_texts(clean(row.reference), clean(source), clean(row.text)),
         guard=_guard(row),
     )
 
@@ -86,44 +85,48 @@ def _case(row: Row, domain: str, source: str) -> Case:
 def _guard(row: Row) -> str:
     if not row.refused:
         return ""
-    return f"guard: {row.refused}" if row.options.get("guard") else f"the guard was off; it would say: {row.refused}"
+    return (
+        f"guard: {row.refused}"
+        if row.options.get("guard")
+        else f"the guard was off; it would have refused: {row.refused}"
+    )
 
 
-def slots(reference: str, source: str, adapted: str) -> tuple[Slot, ...]:
+def align_texts(reference: str, source: str, adapted: str) -> tuple[Slot, ...]:
     """Both texts aligned with the reference, and so with each other."""
     first, second = _by_place(reference, source), _by_place(reference, adapted)
-    found: list[Slot] = []
+    slots: list[Slot] = []
     for place, word in enumerate([*reference.split(), None]):
-        found += [Slot(None, a, b) for a, b in zip_longest(first[place][0], second[place][0])]
+        slots += [Slot(None, a, b) for a, b in zip_longest(first[place][0], second[place][0])]
         if word is not None:
-            found.append(Slot(word, first[place][1], second[place][1]))
-    return tuple(found)
+            slots.append(Slot(word, first[place][1], second[place][1]))
+    return tuple(slots)
 
 
 def _by_place(reference: str, text: str) -> list[tuple[list[str], str | None]]:
-    """For each reference word, and for the end: the words inserted before it, and the word in its place."""
-    found: list[tuple[list[str], str | None]] = []
+    """For each reference word, and for the end: the words inserted before it, and the word aligned with it."""
+    places: list[tuple[list[str], str | None]] = []
     inserted: list[str] = []
     for edit in align(reference, text):
         if edit.reference is None:
             inserted.append(edit.hypothesis or "")
         else:
-            found.append((inserted, edit.hypothesis))
+            places.append((inserted, edit.hypothesis))
             inserted = []
-    return [*found, (inserted, None)]
+    return [*places, (inserted, None)]
 
 
-def sign(slot: Slot, word: str | None) -> str:
-    """The word of one text with the sign of its error."""
+def marked(slot: Slot, word: str | None) -> str:
+    """The word of one text, with the sign of its error."""
     if word == slot.reference:
         return word or ""
     if word is None:
         return MISSING
-    return (OTHER if slot.reference is not None else EXTRA) + word
+    return (SUBSTITUTED if slot.reference is not None else INSERTED) + word
 
 
 def as_text(case: Case) -> str:
-    """Three rows in a fixed-width font, folded."""
+    """Three rows for a fixed-width font, folded at LINE_WIDTH."""
     names = ("reference", "source", case.method)
     indent = max(map(len, names)) + 2
     lines = [case.title + (f"; {case.guard}" if case.guard else "")]
@@ -133,9 +136,9 @@ def as_text(case: Case) -> str:
         lines.extend((name.ljust(indent) + words).rstrip() for name, words in zip(names, block, strict=True))
 
     for slot in case.slots:
-        words = (slot.reference or "", sign(slot, slot.source), sign(slot, slot.adapted))
+        words = (slot.reference or "", marked(slot, slot.source), marked(slot, slot.adapted))
         wide = max(map(width_of, words)) + 1
-        if used and used + wide > ROOM - indent:
+        if used and used + wide > LINE_WIDTH - indent:
             flush()
             lines.append("")
             block, used = ["", "", ""], 0
@@ -146,11 +149,11 @@ def as_text(case: Case) -> str:
 
 
 def as_html(case: Case) -> str:
-    """Places side by side that wrap as words do."""
+    """Slots side by side, which wrap like words."""
     places = []
     for slot in case.slots:
         cells = "".join(
-            f"<span class='{_class(slot, word)}'>{escape(sign(slot, word)) or '&nbsp;'}</span>"
+            f"<span class='{_class(slot, word)}'>{escape(marked(slot, word)) or '&nbsp;'}</span>"
             for word in (slot.source, slot.adapted)
         )
         places.append(f"<span class='slot'><span>{escape(slot.reference or '') or '&nbsp;'}</span>{cells}</span>")
@@ -166,15 +169,15 @@ def _class(slot: Slot, word: str | None) -> str:
     return "right" if slot.reference is not None and slot.source != slot.reference else "same"
 
 
-def as_latex(found: Sequence[Case], caption: str) -> str:
-    """One paragraph for each text; colour through xcolor, the signs in any case."""
+def as_latex(cases: Sequence[Case], caption: str) -> str:
+    """One paragraph for each text, with colour through xcolor besides the signs."""
     lines = [
         r"\begin{table*}[t]",
         rf"  \caption{{{latex(caption)} {latex(LEGEND)}.}}",
         r"  \begin{tabular}{@{}p{\textwidth}@{}}",
         r"    \toprule",
     ]
-    for case in found:
+    for case in cases:
         texts = (
             ("Reference", " ".join(latex(s.reference) for s in case.slots if s.reference)),
             ("Source", " ".join(_latex_word(s, s.source) for s in case.slots)),
@@ -186,5 +189,5 @@ def as_latex(found: Sequence[Case], caption: str) -> str:
 
 
 def _latex_word(slot: Slot, word: str | None) -> str:
-    text = latex(sign(slot, word))
+    text = latex(marked(slot, word))
     return rf"\textcolor{{red}}{{{text}}}" if word != slot.reference else text

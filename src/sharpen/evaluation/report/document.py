@@ -1,4 +1,4 @@
-"""A report of runs: tables, figures and single utterances, as markdown, LaTeX, JSON or one page that needs no other."""
+"""A report of runs: tables, figures and single utterances, as markdown, LaTeX, JSON or one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sharpen.errors import SharpenError
-from sharpen.evaluation.report import cases, paper
-from sharpen.evaluation.report import comparisons as measure
-from sharpen.evaluation.report import markup as tables
-from sharpen.evaluation.report import tables as sheets
+from sharpen.evaluation.report import cases, comparisons, markup, paper, tables
 from sharpen.evaluation.report.cases import Case
-from sharpen.evaluation.report.comparisons import Measured
-from sharpen.evaluation.report.figures import Plot, plots
-from sharpen.evaluation.report.lines import Line, lines
+from sharpen.evaluation.report.comparisons import LineResult
+from sharpen.evaluation.report.figures import FigureData, figures_of
+from sharpen.evaluation.report.lines import Line, group_lines
 from sharpen.evaluation.report.markup import Cell, Table
 from sharpen.evaluation.runs.rows import Row
 from sharpen.method.objectives import METHODS
 
-SHOWN = "em-tok-b"  # whose single utterances are shown, where it was run
+CASES_OF = "em-tok-b"  # the method whose single utterances are shown, if it was run
 
 
 @dataclass(frozen=True)
@@ -32,10 +29,10 @@ class Section:
     """One corpus."""
 
     corpus: str
-    measured: tuple[Measured, ...]
+    results: tuple[LineResult, ...]
     tables: tuple[Table, ...]
-    plots: tuple[Plot, ...]
-    shown: str  # the line whose utterances these are
+    figures: tuple[FigureData, ...]
+    shown: str  # the label of the line whose utterances follow
     helped: tuple[Case, ...]
     hurt: tuple[Case, ...]
 
@@ -46,55 +43,56 @@ class Section:
 @dataclass(frozen=True)
 class Report:
     sections: tuple[Section, ...]
-    failed: tuple[Row, ...]  # counted nowhere else
+    failed: tuple[Row, ...]  # in none of the sections
     notes: tuple[str, ...] = ()
 
 
 def build(rows: Iterable[Row], against: Sequence[str] = ("source",), without: Sequence[str] = ()) -> Report:
-    """The report of these rows, but for the utterances `without`; every method is paired with those in `against`."""
+    """The report of these rows without the utterances `without`; every method is compared with those in `against`."""
     rows = list(rows)
     missing = sorted(set(without) - {row.id for row in rows})
     if missing:
-        raise SharpenError(f"no utterance {missing[0]!r} to leave out; the rows name them by `id`")
+        raise SharpenError(f"--without {missing[0]}: no row has that id; see the field `id` in rows.jsonl")
     rows = [row for row in rows if row.id not in without]
     unknown = [name for name in against if name not in METHODS]
     if unknown:
         raise SharpenError(f"unknown method {unknown[0]!r} to compare with; choose from {', '.join(METHODS)}")
-    sections = tuple(_section(corpus, found, against) for corpus, found in lines(rows).items())
+    sections = tuple(_section(corpus, lines, against) for corpus, lines in group_lines(rows).items())
     failed = tuple(row for row in rows if row.failed)
-    changed = sum(m.summary.changed for section in sections for m in section.measured)
+    changed = sum(result.summary.changed for section in sections for result in section.results)
     notes = [f"Left out: {', '.join(without)}."] if without else []
     if changed:
         notes.append(
-            f"{changed} rows hold other error counts than their texts give now. The tables show what the rows hold; "
-            "evaluate again if a normaliser or a reference was changed."
+            f"Rows with error counts that differ from a recount of their texts: {changed}. The tables show the counts "
+            "in the rows; evaluate again if a normaliser or a reference has changed."
         )
     if not sections:
-        notes.append("Not one row has an answer: there is nothing to tabulate.")
+        notes.append("No row has an answer: there are no tables.")
     return Report(sections, failed, tuple(notes))
 
 
-def _section(corpus: str, found: list[Line], against: Sequence[str]) -> Section:
-    measured = measure.measure(found, against)
-    made = [sheets.rates(measured), *(sheets.differences(measured, name) for name in against), sheets.details(measured)]
-    adapting = [line for line in found if line.adapts]
-    usual = paper.data()["settings"]
+def _section(corpus: str, lines: list[Line], against: Sequence[str]) -> Section:
+    results = comparisons.line_results(lines, against)
+    differences = [tables.differences(results, name) for name in against]
+    adapting = [line for line in lines if line.adapts]
+    papers = paper.data()["settings"]
     shown = max(
         adapting,
         key=lambda line: (
-            line.method == SHOWN,
+            line.method == CASES_OF,
             line.utterances,
-            (line.steps, line.samples) == (usual["steps"], usual["samples"]),
+            (line.steps, line.samples) == (papers["steps"], papers["samples"]),
             line.steps,
         ),
         default=None,
     )
-    helped, hurt = cases.cases(shown, measure.source_of(shown, found)) if shown else ([], [])
+    helped, hurt = cases.most_changed(shown, comparisons.source_of(shown, lines)) if shown else ([], [])
+    made = [tables.rates(results), *differences, tables.details(results)]
     return Section(
         corpus=corpus,
-        measured=tuple(measured),
+        results=tuple(results),
         tables=tuple(table for table in made if table is not None),
-        plots=tuple(plots(found)),
+        figures=tuple(figures_of(lines)),
         shown=shown.label if shown else "",
         helped=tuple(helped),
         hurt=tuple(hurt),
@@ -107,126 +105,123 @@ def failures(report: Report) -> Table | None:
     rows = tuple(
         tuple(map(Cell, (f"{row.corpus} {row.domain} {row.id}", row.method, row.failed))) for row in report.failed
     )
-    note = f"{len(rows)} of the rows have no answer and are in none of the tables above."
+    note = f"Failed rows: {len(rows)}. They are in none of the tables above."
     return Table("Failed", ("utterance", "method", "why"), rows, (note,))
 
 
 def as_markdown(report: Report, images: Sequence[Sequence[str]] = ()) -> str:
-    """The report as markdown; `images` holds for each section the addresses of its figures."""
-    parts = [f"> {tables.markdown(note)}\n" for note in report.notes]
+    """The report as markdown; `images` holds the links to the figures of each section."""
+    parts = [f"> {markup.markdown(note)}\n" for note in report.notes]
     for i, section in enumerate(report.sections):
-        parts += [tables.as_markdown(table) for table in section.tables]
-        for plot, where in zip(section.plots, images[i] if images else (), strict=False):
-            title, caption = map(tables.markdown, (f"{plot.title}, {section.corpus}", plot.caption))
-            parts.append(f"![{title}]({quote(where)})\n\n{caption}\n")
-        for kind, found in (("helped", section.helped), ("hurt", section.hurt)):
-            if found:
-                texts = "\n\n".join(map(cases.as_text, found)).replace("```", "'''")
-                heading = tables.markdown(section.heading(kind))
+        parts += [markup.as_markdown(table) for table in section.tables]
+        for figure, link in zip(section.figures, images[i] if images else (), strict=False):
+            title, caption = map(markup.markdown, (f"{figure.title}, {section.corpus}", figure.caption))
+            parts.append(f"![{title}]({quote(link)})\n\n{caption}\n")
+        for kind, chosen in (("helped", section.helped), ("hurt", section.hurt)):
+            if chosen:
+                texts = "\n\n".join(map(cases.as_text, chosen)).replace("```", "'''")
+                heading = markup.markdown(section.heading(kind))
                 parts.append(f"### {heading}\n\nSigns: {cases.LEGEND}.\n\n```text\n{texts}\n```\n")
     table = failures(report)
     if table:
-        parts.append(tables.as_markdown(table))
+        parts.append(markup.as_markdown(table))
     return "\n".join(parts)
 
 
 def as_latex(report: Report) -> str:
-    """Floats for a paper that loads booktabs, graphicx and xcolor, and fontenc with T1 for letters such as ę.
+    """Floats for a paper that loads booktabs, graphicx, xcolor, and fontenc with T1 for letters such as ę.
 
-    Chinese or Cyrillic texts need XeLaTeX or LuaLaTeX and a font that has them.
+    Chinese or Cyrillic text needs XeLaTeX or LuaLaTeX and a font that has it.
     """
     parts = [f"% {' '.join(note.split())}\n" for note in report.notes]
     failed = failures(report)
     labels = iter(_slugs([t.title for section in report.sections for t in section.tables] + ["failed"]))
     for section in report.sections:
-        parts += [tables.as_latex(table, next(labels)) for table in section.tables]
-        for kind, found in (("helped", section.helped), ("hurt", section.hurt)):
-            if found:
-                parts.append(cases.as_latex(found, f"{section.heading(kind)}."))
+        parts += [markup.as_latex(table, next(labels)) for table in section.tables]
+        for kind, chosen in (("helped", section.helped), ("hurt", section.hurt)):
+            if chosen:
+                parts.append(cases.as_latex(chosen, f"{section.heading(kind)}."))
     if failed:
-        parts.append(tables.as_latex(failed, next(labels)))
+        parts.append(markup.as_latex(failed, next(labels)))
     return "\n".join(parts)
 
 
 def as_json(report: Report) -> str:
-    found = {
-        "corpora": [measure.as_json(section.measured) for section in report.sections],
+    content = {
+        "corpora": [comparisons.as_json(section.results) for section in report.sections],
         "failed": [
             {"corpus": row.corpus, "domain": row.domain, "id": row.id, "method": row.method, "why": row.failed}
             for row in report.failed
         ],
         "notes": report.notes,
     }
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def as_html(report: Report, *, figures: bool = True) -> str:
-    """One page with its style and figures inside and nothing to fetch."""
+    """One HTML page with its style and figures inline."""
     style = files("sharpen.evaluation.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
     corpora = "".join(f'<li><a href="#c{i}">{escape(s.corpus)}</a></li>' for i, s in enumerate(report.sections, 1))
     nav = f'<nav aria-label="Corpora"><ul>{corpora}</ul></nav>' if len(report.sections) > 1 else ""
     notes = "".join(f"<p class='note'>{escape(note)}</p>" for note in report.notes)
     articles = "".join(_article(i, section, figures) for i, section in enumerate(report.sections, 1))
     table = failures(report)
-    failed = f"<article class='failed'>{tables.as_html(table)}</article>" if table else ""
+    failed = f"<article class='failed'>{markup.as_html(table)}</article>" if table else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>Adaptation, measured</title><style>{style}</style></head>\n<body><main>"
-        "<h1>Adaptation, measured</h1>"
-        "<p class='lead'>Each utterance was adapted to alone, without its transcript; then the answer was compared "
-        "with the transcript. Below each table stands how it was made.</p>"
+        f"<title>Adaptation results</title><style>{style}</style></head>\n<body><main>"
+        "<h1>Adaptation results</h1>"
+        "<p class='lead'>The model adapted to each utterance separately, without its transcript; the result was then "
+        "scored against the transcript. The note below each table says how it was made.</p>"
         f"{nav}{notes}\n{articles}{failed}</main></body></html>\n"
     )
 
 
 def _article(number: int, section: Section, figures: bool) -> str:
-    parts = [f"<h2>{escape(section.corpus)}</h2>", *map(tables.as_html, section.tables)]
-    if figures and section.plots:
-        from sharpen.evaluation.report.drawing import svg
+    parts = [f"<h2>{escape(section.corpus)}</h2>", *map(markup.as_html, section.tables)]
+    if figures and section.figures:
+        from sharpen.evaluation.report.drawing import as_svg
 
         parts.append("<div class='plots'>")
-        for plot in section.plots:
-            title, drawn = escape(plot.title), svg(plot, f"c{number}-{plot.name}")
+        for figure in section.figures:
+            title, drawn = escape(figure.title), as_svg(figure, f"c{number}-{figure.name}")
+            wide = " class='wide'" if len(figure.panels) > 1 else ""
             parts.append(
-                f"<section{_wide(plot)}><h3>{title}</h3><figure>"
+                f"<section{wide}><h3>{title}</h3><figure>"
                 f"<div class='scroll' tabindex='0' role='region' aria-label='{title}'>{drawn}</div>"
-                f"<figcaption>{escape(plot.caption)}</figcaption></figure></section>"
+                f"<figcaption>{escape(figure.caption)}</figcaption></figure></section>"
             )
         parts.append("</div>")
-    for kind, found in (("helped", section.helped), ("hurt", section.hurt)):
-        if found:
+    for kind, chosen in (("helped", section.helped), ("hurt", section.hurt)):
+        if chosen:
             parts.append(
                 f"<section><h3>{escape(section.heading(kind))}</h3><p class='facts'>Signs: {escape(cases.LEGEND)}.</p>"
-                f"{''.join(map(cases.as_html, found))}</section>"
+                f"{''.join(map(cases.as_html, chosen))}</section>"
             )
     return f'<article id="c{number}">{"".join(parts)}</article>\n'
 
 
-def _wide(plot: Plot) -> str:
-    return " class='wide'" if len(plot.panels) > 1 else ""
-
-
 def draw(report: Report, folder: str | Path) -> list[list[Path]]:
-    """Writes the figures of each section as PNG files and says where they are."""
-    from sharpen.evaluation.report.drawing import png
+    """Writes the figures of each section as PNG files and returns their paths."""
+    from sharpen.evaluation.report.drawing import as_png
 
     folder = Path(folder)
     slugs = _slugs([section.corpus for section in report.sections])
     return [
-        [png(plot, folder / f"{slug}-{plot.name}.png") for plot in section.plots]
+        [as_png(figure, folder / f"{slug}-{figure.name}.png") for figure in section.figures]
         for slug, section in zip(slugs, report.sections, strict=True)
     ]
 
 
 def _slugs(names: Sequence[str]) -> list[str]:
-    """A name for a file or a label for each of these, no two the same."""
-    found: list[str] = []
+    """A unique file name or label for each of these."""
+    slugs: list[str] = []
     for name in names:
         plain = re.sub(r"-+", "-", "".join(c if c.isalnum() else "-" for c in name.lower())).strip("-") or "corpus"
         slug, number = plain, 2
-        while slug in found:
+        while slug in slugs:
             slug, number = f"{plain}-{number}", number + 1
-        found.append(slug)
-    return found
+        slugs.append(slug)
+    return slugs

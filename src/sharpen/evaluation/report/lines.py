@@ -1,4 +1,4 @@
-"""The rows of runs as the lines of a table: a line for each method and setting, a cell for each domain."""
+"""Groups the rows of runs into the lines of a table: one line per method and setting, one cell per domain."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sharpen.evaluation.runs.score import ErrorCounts, recount
 from sharpen.evaluation.runs.store import read_rows
 from sharpen.method.objectives import METHODS
 
-OF_THE_MACHINE = ("batch_size", "threads", "device")  # options that change rounding and seconds, not the method
-OF_THE_COLUMN = ("noise", "snr", "language")  # options that belong to a domain, not to a setting
+MACHINE_OPTIONS = ("batch_size", "threads", "device")  # they change rounding and seconds, not the method
+COLUMN_OPTIONS = ("noise", "snr", "language")  # they belong to a domain, not to a setting
 WORDS = {"samples": "G {}", "steps": "{} steps", "model": "{}"}  # how a setting is said
 
 
 @dataclass(frozen=True)
 class Column:
-    """A domain of a corpus, at one signal-to-noise ratio where noise was mixed in."""
+    """A domain of a corpus; with the signal-to-noise ratio where noise was mixed in."""
 
     domain: str
     snr: float | None
@@ -39,16 +39,16 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A method in one setting on one corpus; rows of all its seeds, none of which failed."""
+    """A method in one setting on one corpus, with the rows of all its seeds that did not fail."""
 
     corpus: str
     method: str
     model: str
     samples: int
     steps: int
-    options: Mapping[str, Any]  # without those of the column
+    options: Mapping[str, Any]  # without COLUMN_OPTIONS
     cells: Mapping[Column, tuple[Row, ...]]
-    label: str = ""  # the method, and those settings in which it differs from its other lines
+    label: str = ""  # the method, and the settings in which it differs from the other lines of that method
 
     @property
     def adapts(self) -> bool:
@@ -56,9 +56,9 @@ class Line:
 
     @property
     def chooses_samples(self) -> bool:
-        """Whether the method has a G, or a width; a row of METHODS without one stores some number all the same."""
-        row = METHODS.get(self.method)
-        return row is None or row.search in ("sample", "beam") or row.decode == "beam"
+        """Whether the method has a G or a beam width; rows store a number in `samples` either way."""
+        method = METHODS.get(self.method)
+        return method is None or method.search in ("sample", "beam") or method.decode == "beam"
 
     @property
     def rows(self) -> list[Row]:
@@ -81,8 +81,8 @@ class Line:
         return {"model": self.model, "samples": self.samples, "steps": self.steps, **self.options}
 
     def items(self, columns: Iterable[Column] | None = None, only: set[tuple[str, str]] | None = None) -> list[Item]:
-        """One for each utterance, its errors the mean over the seeds; `only` keeps these (domain, id)."""
-        found = []
+        """One item per utterance, its errors averaged over the seeds; `only` keeps these (domain, id)."""
+        items = []
         for column in self.cells if columns is None else columns:
             by_id: dict[str, list[Row]] = {}
             for row in self.cells.get(column, ()):
@@ -90,122 +90,125 @@ class Line:
             for name, rows in by_id.items():
                 if only is None or (column.key, name) in only:
                     errors = sum(row.errors.errors for row in rows) / len(rows)
-                    found.append(Item(column.key, name, rows[0].speaker, errors, rows[0].errors.reference))
-        return found
+                    items.append(Item(column.key, name, rows[0].speaker, errors, rows[0].errors.reference))
+        return items
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a line amounts to over all its domains, its rows pooled."""
+    """A line over all its domains, with its rows pooled."""
 
     utterances: int
     seeds: tuple[int, ...]
     words: ErrorCounts
     characters: ErrorCounts
     wer: Interval  # mean over the domains; an utterance's errors are the mean over its seeds
-    spread: Spread | None  # of that over the seeds, on the utterances that all of them have; None for one seed
-    utterance_wer: float  # mean over the rows
+    spread: Spread | None  # of the WER over the seeds, on the utterances that all seeds have; None for one seed
+    utterance_wer: float  # mean of the rows' WERs
     over_one: float  # share of the rows with a WER over 1
-    real_time_factor: float  # seconds of computing for a second of audio
+    real_time_factor: float  # computing seconds per second of audio
     refused: int  # rows in which the guard fired
-    guard_on: ErrorCounts | None  # words, the source's text wherever the guard fired; None where nothing adapts
-    guard_off: ErrorCounts | None  # words, the adapted text everywhere
+    guard_on: (
+        ErrorCounts | None
+    )  # words, with the source's text where the guard fired; None if the method is not adapting
+    guard_off: ErrorCounts | None  # words, with the adapted text everywhere
     fell: float | None  # share of the rows whose mean H_tok is lower at the last step than at the first
-    changed: int  # rows whose stored counts are not those of their texts
+    changed: int  # rows whose stored counts differ from a recount of their texts
 
 
-def read(where: Sequence[str | Path]) -> list[Row]:
-    """The rows of all these folders; where two hold the same key, an answer stands before a failure, else the first.
+def read(folders: Sequence[str | Path]) -> list[Row]:
+    """The rows of all these folders. Of rows with the same key it keeps an answer before a failure, else the first.
 
-    Answers about one utterance must be to the same question, whatever method gave them.
+    All rows of one utterance must have the same reference and language, whatever their method.
     """
-    if not where:
-        raise SharpenError("no results named: give one or more folders that `sharpen evaluate --out` wrote")
-    found: dict[str, Row] = {}
-    asked: dict[tuple[str, Column, str], tuple[str, str]] = {}
-    for folder in where:
+    if not folders:
+        raise SharpenError("no results given: name one or more folders that `sharpen evaluate --out` wrote")
+    rows: dict[str, Row] = {}
+    questions: dict[tuple[str, Column, str], tuple[str, str]] = {}
+    for folder in folders:
         for row in read_rows(folder):
-            if found.setdefault(row.key, row).failed and not row.failed:
-                found[row.key] = row
+            if rows.setdefault(row.key, row).failed and not row.failed:
+                rows[row.key] = row
             question = row.reference, row.language
-            if not row.failed and asked.setdefault((row.corpus, column(row), row.id), question) != question:
+            if not row.failed and questions.setdefault((row.corpus, column_of(row), row.id), question) != question:
                 raise SharpenError(
-                    f"{folder}: {row.corpus} {row.id} has another reference or language than in a folder before it; "
-                    "report them one by one"
+                    f"{folder}: {row.corpus} {row.id} has another reference or language than in an earlier folder; "
+                    "make one report for each folder"
                 )
-    if not found:
-        raise SharpenError(f"no rows in {', '.join(map(str, where))}: run `sharpen evaluate` first")
-    return list(found.values())
+    if not rows:
+        raise SharpenError(f"no rows in {', '.join(map(str, folders))}: run `sharpen evaluate` first")
+    return list(rows.values())
 
 
-def column(row: Row) -> Column:
+def column_of(row: Row) -> Column:
     snr = row.options.get("snr")
     return Column(row.domain, None if snr is None else float(snr))
 
 
-def lines(rows: Iterable[Row]) -> dict[str, list[Line]]:
-    """The lines of each corpus, methods in the order of METHODS; rows that failed are left out."""
+def group_lines(rows: Iterable[Row]) -> dict[str, list[Line]]:
+    """The lines of each corpus, methods in the order of METHODS; failed rows are left out."""
     cells: dict[tuple[str, str, str], dict[Column, list[Row]]] = {}
     for row in rows:
         if not row.failed:
-            settings = {"model": row.model, "samples": row.samples, "steps": row.steps, **_own(row.options)}
+            settings = {"model": row.model, "samples": row.samples, "steps": row.steps, **_setting_options(row)}
             key = (row.corpus, row.method, json.dumps(settings, sort_keys=True))
-            cells.setdefault(key, {}).setdefault(column(row), []).append(row)
-    found: dict[str, list[Line]] = {}
+            cells.setdefault(key, {}).setdefault(column_of(row), []).append(row)
+    by_corpus: dict[str, list[Line]] = {}
     for (corpus, method, _), by_column in cells.items():
         first = next(iter(by_column.values()))[0]
-        ordered = {c: tuple(by_column[c]) for c in sorted(by_column, key=_order)}
-        found.setdefault(corpus, []).append(
-            Line(corpus, method, first.model, first.samples, first.steps, _own(first.options), ordered)
+        ordered = {c: tuple(by_column[c]) for c in sorted(by_column, key=_column_order)}
+        by_corpus.setdefault(corpus, []).append(
+            Line(corpus, method, first.model, first.samples, first.steps, _setting_options(first), ordered)
         )
-    return {corpus: list(_labelled(found[corpus])) for corpus in sorted(found)}
+    return {corpus: list(_labelled(by_corpus[corpus])) for corpus in sorted(by_corpus)}
 
 
-def columns(found: Sequence[Line]) -> list[Column]:
-    """All columns of these lines, undisturbed speech first."""
-    return sorted({c for line in found for c in line.cells}, key=_order)
+def columns(lines: Sequence[Line]) -> list[Column]:
+    """All columns of these lines, clean speech first."""
+    return sorted({c for line in lines for c in line.cells}, key=_column_order)
 
 
-def names(found: Sequence[Column]) -> dict[Column, str]:
-    """What to call each column: its domain, with the ratio only where that tells two apart."""
-    ratios = {c.snr for c in found if c.snr is not None}
-    domains = Counter(c.domain for c in found)
-    return {c: c.key if len(ratios) > 1 or domains[c.domain] > 1 else c.domain for c in found}
+def column_names(over: Sequence[Column]) -> dict[Column, str]:
+    """The heading of each column: its domain, with the ratio only where several ratios occur."""
+    ratios = {c.snr for c in over if c.snr is not None}
+    domains = Counter(c.domain for c in over)
+    return {c: c.key if len(ratios) > 1 or domains[c.domain] > 1 else c.domain for c in over}
 
 
 def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
-    """The line of that method which is most like this one: the same model, then as many equal settings as can be.
+    """The line of `method` to compare this one with: same model, shared utterances, then most settings in common.
 
-    It shares utterances with this one. Of several as much alike, the one nearest to the paper's settings is taken; the
-    machine counts last. Of this line's own method only those are taken that are nearer to the paper and to exactness.
+    Ties go to the line nearest to the paper's settings; options of the machine count last. For the line's own method
+    only lines nearer to the paper's settings than the line itself are considered.
     """
 
     def likeness(other: Line) -> tuple[int, int, int, int]:
         same = {key for key, value in line.settings.items() if key in other.settings and other.settings[key] == value}
         if not (line.chooses_samples and other.chooses_samples):
             same.discard("samples")
-        alike = len(same.difference(OF_THE_MACHINE))
-        return alike, _usual(other), len(line.ids & other.ids), len(same)
+        alike = len(same.difference(MACHINE_OPTIONS))
+        return alike, _settings_as_in_paper(other), len(line.ids & other.ids), len(same)
 
     candidates = [o for o in among if (o.method, o.model) == (method, line.model) and line.ids & o.ids]
     if line.method == method:
-        candidates = [o for o in candidates if _usual(o) > _usual(line)]
+        candidates = [o for o in candidates if _settings_as_in_paper(o) > _settings_as_in_paper(line)]
     return max(candidates, key=likeness, default=None)
 
 
-def _usual(line: Line) -> int:
-    """How many of the line's settings are the paper's, or exact."""
-    usual = {**paper.data()["settings"], "preset": "exact"}
-    return sum(usual[key] == line.settings.get(key) for key in ("samples", "steps", "lr", "norms", "preset"))
+def _settings_as_in_paper(line: Line) -> int:
+    """How many of the line's settings are the paper's; its preset is `exact`."""
+    papers = {**paper.data()["settings"], "preset": "exact"}
+    return sum(papers[key] == line.settings.get(key) for key in ("samples", "steps", "lr", "norms", "preset"))
 
 
-def summary(line: Line) -> Summary:
+def summarise(line: Line) -> Summary:
     rows = line.rows
     counts = [recount(row.reference, row.text, row.normaliser) for row in rows]
-    on = off = None
+    guard_on = guard_off = None
     if line.adapts:
-        off = sum((_words(row, row.adapted_text) for row in rows), ErrorCounts())
-        on = sum((_words(row, row.source_text if row.refused else row.adapted_text) for row in rows), ErrorCounts())
+        guarded = [row.source_text if row.refused else row.adapted_text for row in rows]
+        guard_off = sum((_words(row, row.adapted_text) for row in rows), ErrorCounts())
+        guard_on = sum((_words(row, text) for row, text in zip(rows, guarded, strict=True)), ErrorCounts())
     traces = [row.trace["H_tok"] for row in rows if len(row.trace.get("H_tok") or ()) > 1]
     return Summary(
         utterances=line.utterances,
@@ -218,8 +221,8 @@ def summary(line: Line) -> Summary:
         over_one=float(np.mean([row.errors.rate > 1 for row in rows])),
         real_time_factor=sum(row.seconds for row in rows) / max(1e-9, sum(row.duration for row in rows)),
         refused=sum(bool(row.refused) for row in rows),
-        guard_on=on,
-        guard_off=off,
+        guard_on=guard_on,
+        guard_off=guard_off,
         fell=float(np.mean([trace[-1] < trace[0] for trace in traces])) if traces else None,
         changed=sum(row.errors != words for row, (words, _) in zip(rows, counts, strict=True)),
     )
@@ -240,19 +243,19 @@ def _spread(line: Line) -> Spread | None:
     if not shared:
         return None
     rates = []
-    for one in by_seed.values():
+    for rows_of_seed in by_seed.values():
         domains: dict[Column, ErrorCounts] = {}
         for c, name in shared:
-            domains[c] = domains.get(c, ErrorCounts()) + one[c, name].errors
+            domains[c] = domains.get(c, ErrorCounts()) + rows_of_seed[c, name].errors
         rates.append(float(np.mean([counts.rate for counts in domains.values()])))
     return spread(rates)
 
 
-def _own(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key not in OF_THE_COLUMN}
+def _setting_options(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in row.options.items() if key not in COLUMN_OPTIONS}
 
 
-def _order(c: Column) -> tuple[bool, str, float]:
+def _column_order(c: Column) -> tuple[bool, str, float]:
     return c.domain != "clean", c.domain, -(c.snr or 0.0)
 
 

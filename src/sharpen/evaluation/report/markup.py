@@ -1,4 +1,4 @@
-"""A table for people, written as markdown, LaTeX or HTML."""
+"""A table written as markdown, LaTeX or HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LATEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    "[": "{[}",  # a bracket after \\ would be taken for the height of a row
+    "[": "{[}",  # LaTeX would read a bracket after \\ as the height of the row
     "−": "$-$",
     "±": r"$\pm$",
     "·": r"$\cdot$",
@@ -28,11 +28,11 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A value with what belongs to it."""
+    """A value with its interval and the paper's number."""
 
     text: str
-    aside: str = ""  # its interval
-    paper: str = ""  # the paper's number for the same thing
+    interval: str = ""
+    paper: str = ""  # the paper's number for the same quantity
     best: bool = False  # of its column
 
 
@@ -47,7 +47,7 @@ class Table:
 
 
 def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
-    """The value with that many digits; a zero has no sign, and a minus is a minus."""
+    """The value with that many digits and a typographic minus; zero has no sign."""
     text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
     if float(text) == 0:
         text = text.lstrip("+-")
@@ -59,7 +59,7 @@ def percent(rate: float, digits: int = 2, *, signed: bool = False) -> str:
 
 
 def bounds(low: float, high: float, *, signed: bool = False) -> str:
-    """An interval in percent; nothing where there is none."""
+    """An interval in percent; empty for NaN."""
     if math.isnan(low) or math.isnan(high):
         return ""
     return f"[{percent(low, signed=signed)}, {percent(high, signed=signed)}]"
@@ -80,13 +80,13 @@ def _md_row(cells: map[str]) -> str:
 
 def _md_cell(cell: Cell) -> str:
     text = markdown(cell.text)
-    parts = [f"**{text}**" if cell.best and text else text, markdown(cell.aside)]
+    parts = [f"**{text}**" if cell.best and text else text, markdown(cell.interval)]
     parts += [f"(paper {markdown(cell.paper)})"] if cell.paper else []
     return " ".join(part for part in parts if part)
 
 
 def markdown(text: str) -> str:
-    """Text that markdown leaves as it is; an underscore within a word needs nothing."""
+    """Text escaped for markdown; an underscore within a word needs no escape."""
     text = re.sub(r"([\\`*|<]|\](?=[(\[:]))", r"\\\1", " ".join(text.split()))
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)
 
@@ -113,10 +113,10 @@ def as_latex(table: Table, label: str) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    """What belongs to a value stands below it: side by side, a table of ten domains would be too small to read."""
+    """Interval and paper's number go below the value: beside it, a table of ten domains would be too small to read."""
     text = latex(cell.text)
     parts = [rf"\textbf{{{text}}}" if cell.best and text else text]
-    parts += [rf"\scriptsize {latex(cell.aside)}"] if cell.aside else []
+    parts += [rf"\scriptsize {latex(cell.interval)}"] if cell.interval else []
     parts += [rf"\scriptsize paper {latex(cell.paper)}"] if cell.paper else []
     if len(parts) == 1:
         return parts[0]
@@ -124,7 +124,7 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def latex(text: str) -> str:
-    """Text as LaTeX prints it."""
+    """Text escaped for LaTeX."""
     return "".join(LATEX.get(c, c) for c in " ".join(text.split()))
 
 
@@ -141,7 +141,7 @@ def as_html(table: Table) -> str:
 
 def _html_row(row: tuple[Cell, ...]) -> str:
     name = escape(row[0].text)
-    if "·" in name:  # a narrow column then breaks between settings, not within one
+    if "·" in name:  # let a narrow column break between settings, not within one
         name = name.replace(" ", "&nbsp;").replace("·&nbsp;", "· ")
     return f'<th scope="row">{name}</th>' + "".join(f"<td>{_html_cell(cell)}</td>" for cell in row[1:])
 
@@ -149,6 +149,6 @@ def _html_row(row: tuple[Cell, ...]) -> str:
 def _html_cell(cell: Cell) -> str:
     text = escape(cell.text)
     parts = [f"<b>{text}</b>" if cell.best and text else text]
-    parts += [f"<small>{escape(cell.aside)}</small>"] if cell.aside else []
+    parts += [f"<small>{escape(cell.interval)}</small>"] if cell.interval else []
     parts += [f"<small class='paper'>paper {escape(cell.paper)}</small>"] if cell.paper else []
     return " ".join(parts)

@@ -1,7 +1,7 @@
-"""The paper's numbers, from `assets/paper.json`, which says of each where it stands in the paper.
+"""The paper's numbers, from `assets/paper.json`, which names the place of each in the paper.
 
-A number is found by what was measured: method, corpus, domain, model and setting. It stands beside one of ours only
-where all of these are the paper's, so a run with another G or on another corpus has none.
+A number is looked up by method, corpus, domain, model and setting. It is given only where all of these are the paper's:
+a run with another G or on another corpus has none.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from sharpen.models.languages import LANGUAGES
 from sharpen.models.weights import catalog
 
-ALIASES = {"mandarin": "chinese"}  # what others call a domain of the paper's
+ALIASES = {"mandarin": "chinese"}  # other names of the paper's domains
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How a number of ours was made, as far as the paper fixes it."""
+class PaperSetting:
+    """How one of our numbers was made, as far as the paper fixes it."""
 
     method: str
     model: str
     samples: int
     steps: int
-    lr: float | None  # None, as below, where a result does not say
+    lr: float | None  # None here and below where a row does not say
     norms: str | None
     normalise: str | None = None
     weight_decay: float | None = None
@@ -36,8 +36,8 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Number:
-    """A WER in %, and where the paper has it."""
+class PaperNumber:
+    """A WER in %, and the table of the paper that has it."""
 
     value: float
     table: str  # its label, such as tab:ls-results
@@ -45,11 +45,11 @@ class Number:
 
 @lru_cache(maxsize=1)
 def data() -> dict[str, Any]:
-    """Everything that the paper's tables and figures say in numbers or words."""
-    found: dict[str, Any] = json.loads(
+    """The contents of assets/paper.json: settings, tables and figures."""
+    content: dict[str, Any] = json.loads(
         files("sharpen.evaluation.report").joinpath("assets", "paper.json").read_text(encoding="utf-8")
     )
-    return found
+    return content
 
 
 def table(name: str) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def table(name: str) -> dict[str, Any]:
     return next(t for t in data()["tables"] if t["name"] == name)
 
 
-def wer(corpus: str, domain: str, snr: float | None, setting: Setting) -> Number | None:
-    """The paper's WER of that domain, where it has one for exactly this."""
+def wer(corpus: str, domain: str, snr: float | None, setting: PaperSetting) -> PaperNumber | None:
+    """The paper's WER for that domain and setting; None where it has no such number."""
     kind = _kind(corpus)
     where = _domain(kind, domain, snr, corpus)
     size = _size(setting.model)
@@ -67,34 +67,34 @@ def wer(corpus: str, domain: str, snr: float | None, setting: Setting) -> Number
     if size != data()["settings"]["model"]:
         models = table("table-models")
         value = models["rows"].get(setting.method, {}).get(size.capitalize()) if where == models["domain"] else None
-        return None if value is None else Number(value, models["label"])
-    for found in data()["tables"]:
-        if found["kind"] == kind:
-            value = found["rows"].get(setting.method, {}).get(where.split("-")[1])
-        elif found["kind"] == "mixed":
-            value = found["rows"].get(setting.method, {}).get(where)
+        return None if value is None else PaperNumber(value, models["label"])
+    for entry in data()["tables"]:
+        if entry["kind"] == kind:
+            value = entry["rows"].get(setting.method, {}).get(where.split("-")[1])
+        elif entry["kind"] == "mixed":
+            value = entry["rows"].get(setting.method, {}).get(where)
         else:
             value = None
         if value is not None:
-            return Number(value, found["label"])
+            return PaperNumber(value, entry["label"])
     return None
 
 
-def average(corpus: str, domains: Collection[tuple[str, float | None]], setting: Setting) -> Number | None:
-    """The paper's average over the domains of a table, where ours are exactly these."""
+def average(corpus: str, domains: Collection[tuple[str, float | None]], setting: PaperSetting) -> PaperNumber | None:
+    """The paper's average over the domains of a table; None unless `domains` are exactly those of the table."""
     kind, size = _kind(corpus), _size(setting.model)
     if size != data()["settings"]["model"] or not _papers_own(setting):
         return None
-    for found in data()["tables"]:
-        if found["kind"] == kind and "average" in found and setting.method in found["average"]:
+    for entry in data()["tables"]:
+        if entry["kind"] == kind and "average" in entry and setting.method in entry["average"]:
             ours = {_domain(kind, domain, snr, corpus) for domain, snr in domains}
-            if ours == {_key(kind, c) for c in found["columns"]}:
-                return Number(found["average"][setting.method], found["label"])
+            if ours == {_key(kind, c) for c in entry["columns"]}:
+                return PaperNumber(entry["average"][setting.method], entry["label"])
     return None
 
 
-def _papers_own(setting: Setting) -> bool:
-    """Whether the setting is the one of the paper's tables; what a method does not use is not asked for."""
+def _papers_own(setting: PaperSetting) -> bool:
+    """Whether the setting is that of the paper's tables; fields that the method does not use are ignored."""
     fixed = data()["settings"]
     if setting.snr_rule not in (None, "true"):
         return False
@@ -113,7 +113,7 @@ def _papers_own(setting: Setting) -> bool:
 
 
 def _kind(corpus: str) -> str | None:
-    """Which of the paper's corpora a name means; None for others."""
+    """Which of the paper's corpora has that name; None for others."""
     plain = re.sub(r"[^a-z0-9]+", "", corpus.lower())
     if "l2arctic" in plain:
         return "l2-arctic"
@@ -127,21 +127,21 @@ def _kind(corpus: str) -> str | None:
 
 def _ratio(name: str) -> float | None:
     """The signal-to-noise ratio that the name of a corpus or domain ends with, as in ls-c-10 or LS-GS-10."""
-    found = re.search(r"(?<=[-_])(\d+)(?:\s*db)?$", name.lower())
-    return float(found[1]) if found else None
+    match = re.search(r"(?<=[-_])(\d+)(?:\s*db)?$", name.lower())
+    return float(match[1]) if match else None
 
 
 def _domain(kind: str | None, domain: str, snr: float | None, corpus: str) -> str | None:
-    """The domain under the name that the paper's tables give it, such as LS-GS-10 or MLS-Polish.
+    """The domain's name in the paper's tables, such as LS-GS-10 or MLS-Polish.
 
-    What it does not say of its noise, the corpus may.
+    The signal-to-noise ratio may also be part of the domain's or the corpus's name.
     """
     if kind == "ls-c":
         snr = next((ratio for ratio in (snr, _ratio(domain), _ratio(corpus)) if ratio is not None), None)
         code = re.sub(r"^ls-|-\d+$", "", domain.lower()).upper()
         known = table("table-noise")
         return _key(kind, code) if code in known["columns"] and snr == known["snr"] else None
-    if snr is not None:  # the paper adds noise to LibriSpeech alone
+    if snr is not None:  # the paper adds noise to LibriSpeech only
         return None
     if kind == "l2-arctic":
         name = ALIASES.get(domain.lower(), domain.lower()).capitalize()
@@ -157,9 +157,9 @@ def _key(kind: str | None, name: str) -> str:
 
 
 def _size(model: str) -> str | None:
-    """The paper's size that a model's name means; None for those that it does not have, and for what only sounds so.
+    """The size of a Whisper model as the paper names it; None for models that the paper does not have.
 
-    The paper does not say which "Large" it has; here it is what Whisper itself calls large now, large-v3.
+    The paper does not say which version its "Large" is; we take large-v3, which Whisper calls large now.
     """
     size = catalog.standard_name(model)
     return {"large-v3": "large"}.get(size, size) if size else None

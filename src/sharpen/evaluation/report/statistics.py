@@ -1,9 +1,9 @@
-"""What error counts say about a method, and how surely: rates with intervals, paired differences, spread over seeds.
+"""Error rates with intervals, paired differences, and the spread over seeds.
 
-Intervals are percentile bootstraps over what was drawn independently: speakers where every speaker is known and a
-domain has two or more, else utterances. The rate of several domains is the mean of their rates, each being all errors
-over all reference words. Domains that share speakers or utterances (one recording under ten noises) are resampled
-together, by one kind of unit; others apart.
+Intervals are percentile bootstraps over independent units: speakers where every speaker is known and a domain has at
+least two, else utterances. The rate of several domains is the mean of their rates; a domain's rate is all errors over
+all reference words. Domains that share speakers or utterances (one recording under ten noises) are resampled together,
+by one kind of unit; others separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sharpen.errors import SharpenError
 
 RESAMPLES = 10_000
-FEWEST = 1_000  # resamples that an interval may rest on; in some a domain has no words, and they count for nothing
+FEWEST = 1_000  # usable resamples that an interval needs; a resample without words of some domain is not usable
 TAIL = 0.025  # on either side: 95 % intervals
 SEED = 0
 BLOCK = 4_000_000  # weights held at once
@@ -28,7 +28,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Item:
-    """What one utterance adds to a rate."""
+    """The errors of one utterance."""
 
     domain: str
     id: str
@@ -42,18 +42,18 @@ class Interval:
     """A number and its 95 % interval."""
 
     value: float
-    low: float  # not a number, as `high`, where a domain has a single unit or hardly any resample has all domains
+    low: float  # NaN, as `high`, where a domain has a single unit or too few resamples are usable
     high: float
-    unit: str  # what was resampled: speakers, utterances, or "speakers and utterances", each in some domains
+    unit: str  # what was resampled: "speakers", "utterances", or "speakers and utterances" (each in some domains)
     units: int  # how many of them
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A first method against a second one on the utterances that both have."""
+    """A first method against a second, on the utterances that both have."""
 
-    difference: Interval  # of the rates, first minus second: below zero, the first is better
-    better: float  # share of the resamples in which the first is better; a tie counts half; may be not a number
+    difference: Interval  # of the rates, first minus second; negative if the first is better
+    better: float  # share of the resamples in which the first is better, a tie counting half; may be NaN
     helped: int  # utterances on which the first makes fewer errors
     hurt: int
     unchanged: int
@@ -65,10 +65,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Spread:
-    """One number for each seed, seen together."""
+    """Mean and standard deviation of a number over seeds."""
 
     mean: float
-    deviation: float  # standard deviation over the seeds, with n - 1
+    deviation: float  # with n - 1
     seeds: int
 
 
@@ -81,7 +81,7 @@ def rate(items: Sequence[Item], *, resamples: int = RESAMPLES, seed: int = SEED)
 def compare(
     first: Sequence[Item], second: Sequence[Item], *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> Comparison | None:
-    """The paired comparison; None where the two share no utterance."""
+    """The paired comparison; None if the two share no utterance."""
     others = {(item.domain, item.id): item for item in second}
     pairs = [(item, others[item.domain, item.id]) for item in first if (item.domain, item.id) in others]
     if not pairs:
@@ -103,7 +103,7 @@ def compare(
 def spread(values: Sequence[float]) -> Spread:
     """Mean and standard deviation of the same number under several seeds."""
     if len(values) < 2:
-        raise SharpenError(f"a spread of {len(values)} values: expected at least two seeds")
+        raise SharpenError(f"a spread needs at least two seeds, got {len(values)}")
     return Spread(float(np.mean(values)), float(np.std(values, ddof=1)), len(values))
 
 
@@ -121,7 +121,7 @@ def _fewest(draws: Array) -> int:
 def _bootstrap(items: Sequence[Item], resamples: int, seed: int) -> tuple[float, Array, str, int]:
     """The mean over domains of errors / words, the same of every resample, and what was resampled."""
     if not items:
-        raise SharpenError("a rate of no utterances: expected at least one result that did not fail")
+        raise SharpenError("an error rate needs at least one utterance that did not fail")
     domains = sorted({item.domain for item in items})
     value, draws = 0.0, np.zeros(resamples)
     units: dict[str, int] = {}
@@ -129,12 +129,14 @@ def _bootstrap(items: Sequence[Item], resamples: int, seed: int) -> tuple[float,
     for together in _linked(items, domains):
         part = [item for item in items if item.domain in together]
         totals, unit = _totals(part, by_speaker=True), "speakers"
-        if not all(item.speaker for item in part) or _alone(totals):  # what was said can be resampled, if not who
+        if not all(item.speaker for item in part) or _alone(
+            totals
+        ):  # a single speaker cannot be resampled, utterances can
             totals, unit = _totals(part, by_speaker=False), "utterances"
         units[unit] = units.get(unit, 0) + totals.shape[1]
         errors, words = totals.sum(1)
         value += float((errors / np.maximum(1, words)).sum()) / len(domains)
-        if _alone(totals):  # an interval without width would claim a certainty that is not there
+        if _alone(totals):  # resampling one unit would give an interval of width zero
             draws += math.nan
             continue
         drawn = [_rates(np.einsum("rk,skd->srd", w, totals)) for w in _weights(totals.shape[1], resamples, generator)]
@@ -154,18 +156,18 @@ def _totals(items: Sequence[Item], by_speaker: bool) -> Array:
 
 
 def _alone(totals: Array) -> bool:
-    """Whether any domain has the words of a single unit, or of none."""
+    """Whether any domain has the words of fewer than two units."""
     return bool(((totals[1] > 0).sum(0) < 2).any())
 
 
 def _rates(totals: Array) -> Array:
-    """(2, R, D) errors and words -> (R, D); not a number where a resample has no words of a domain."""
+    """(2, R, D) errors and words -> (R, D); NaN where a resample has no words of a domain."""
     errors, words = totals
     return np.where(words > 0, errors / np.maximum(1, words), np.nan)
 
 
 def _weights(K: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
-    """How often each of K units is drawn, (R, K), in blocks of resamples."""
+    """Blocks of (R, K): how often each of K units is drawn in each resample."""
     block = max(1, BLOCK // K)
     for start in range(0, resamples, block):
         R = min(block, resamples - start)
@@ -174,7 +176,7 @@ def _weights(K: int, resamples: int, generator: np.random.Generator) -> Iterator
 
 
 def _linked(items: Sequence[Item], domains: Sequence[str]) -> list[set[str]]:
-    """The domains that share a speaker or, where none is named, an utterance, directly or through others."""
+    """Groups of domains that share a speaker (or an utterance, if it has none), directly or through other domains."""
     Source = tuple[str, str]
     held: dict[str, set[Source]] = {domain: set() for domain in domains}
     for item in items:

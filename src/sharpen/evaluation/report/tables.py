@@ -1,4 +1,4 @@
-"""The tables of a report: the error rates, the paired differences, what stands behind them, and the protocol."""
+"""The tables of a report: error rates with their protocol, paired differences, and details."""
 
 from __future__ import annotations
 
@@ -7,66 +7,64 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sharpen.evaluation.report.comparisons import Measure, Measured
-from sharpen.evaluation.report.lines import Column, columns, names, said
+from sharpen.evaluation.report.comparisons import ErrorRate, LineResult
+from sharpen.evaluation.report.lines import Column, column_names, columns, said
 from sharpen.evaluation.report.markup import Cell, Table, bounds, number, percent
 from sharpen.evaluation.report.statistics import RESAMPLES, Comparison, Interval
 from sharpen.evaluation.runs.score import ErrorCounts
 
-FIRST = ("lr", "preset", "guard", "norms")  # named first in a protocol
-NOTHING = Cell("–")
+FIRST = ("lr", "preset", "guard", "norms")  # options named first in a protocol
+EMPTY = Cell("–")
 
 
-def rates(measured: Sequence[Measured]) -> Table:
-    """Domains as columns, methods as rows, the mean over domains at the end."""
-    over = columns([m.line for m in measured])
-    called = names(over)
+def rates(results: Sequence[LineResult]) -> Table:
+    """Methods as rows, domains as columns, then the mean over the domains."""
+    over = columns([r.line for r in results])
+    called = column_names(over)
     best: dict[tuple[str, Column | None], str] = {}
-    for model in {m.line.model for m in measured}:
-        same = [m for m in measured if m.line.model == model]
-        best |= {(model, column): _best(m.cells.get(column) for m in same) for column in over}
-        best[model, None] = _best(m.average for m in same)
+    for model in {r.line.model for r in results}:
+        same = [r for r in results if r.line.model == model]
+        best |= {(model, column): _best(r.cells.get(column) for r in same) for column in over}
+        best[model, None] = _best(r.average for r in same)
     rows = []
-    for m in measured:
-        row = [Cell(m.line.label), Cell(_sizes(m))]
-        row += [_rate(m.cells[c], best[m.line.model, c]) if c in m.cells else NOTHING for c in over]
+    for r in results:
+        row = [Cell(r.line.label), Cell(_sizes(r))]
+        row += [_rate(r.cells[c], best[r.line.model, c]) if c in r.cells else EMPTY for c in over]
         if len(over) > 1:
-            row.append(_rate(m.average, best[m.line.model, None]) if m.average else NOTHING)
+            row.append(_rate(r.average, best[r.line.model, None]) if r.average else EMPTY)
         rows.append(tuple(row))
     head = ("method", "utterances", *(called[c] for c in over), *(("average",) if len(over) > 1 else ()))
     notes = [
         "WER in %, all errors over all reference words, with its 95 % interval"
         + ("; average: mean over the domains." if len(over) > 1 else ".")
-        + " Bold: the lowest of a column and model, among the methods that share the same utterances."
+        + " Bold: the lowest of a column and model, among methods on the same utterances."
     ]
-    given = {n.table for m in measured for n in _numbers(m)}
+    given = {n.table for r in results for n in _numbers(r)}
     if given:
-        notes.append(
-            f"Paper: its number for its whole test set ({', '.join(sorted(given))}), not for these utterances."
-        )
-    return Table(f"{measured[0].line.corpus}: word error rate", head, tuple(rows), (*notes, protocol(measured)))
+        notes.append(f"Paper: its number on its whole test set ({', '.join(sorted(given))}), not on these utterances.")
+    return Table(f"{results[0].line.corpus}: word error rate", head, tuple(rows), (*notes, protocol(results)))
 
 
-def differences(measured: Sequence[Measured], against: str) -> Table | None:
-    """Each method minus another, on the utterances that both have."""
-    chosen = [m for m in measured if against in m.paired]
+def differences(results: Sequence[LineResult], against: str) -> Table | None:
+    """Each method minus the method `against`, on the utterances that both have."""
+    chosen = [r for r in results if against in r.paired]
     if not chosen:
         return None
-    over = [c for c in columns([m.line for m in chosen]) if any(c in m.paired[against].cells for m in chosen)]
-    called = names(over)
-    others = {m.paired[against].label for m in chosen}
-    named = others != {against}  # which of its rows, where it has several, or none
+    over = [c for c in columns([r.line for r in chosen]) if any(c in r.paired[against].cells for r in chosen)]
+    called = column_names(over)
+    others = {r.paired[against].label for r in chosen}
+    named = others != {against}  # a column says which line of that method, where it has several
     rows = []
-    for m in chosen:
-        pair = m.paired[against]
-        row = [Cell(m.line.label), *([Cell(pair.label)] if named else [])]
+    for r in chosen:
+        pair = r.paired[against]
+        row = [Cell(r.line.label), *([Cell(pair.label)] if named else [])]
         row += [_difference(pair.cells.get(c)) for c in over]
-        x, whole = pair.average, len(pair.cells) == len(over)
-        row += [_difference(x if whole else None)] if len(over) > 1 else []
+        overall, complete = pair.average, len(pair.cells) == len(over)
+        row += [_difference(overall if complete else None)] if len(over) > 1 else []
         row += [
-            Cell(f"{x.better:.3f}") if whole and not math.isnan(x.better) else NOTHING,
-            Cell(f"{x.helped} / {x.hurt} / {x.unchanged}"),
-            Cell(str(x.utterances)),
+            Cell(f"{overall.better:.3f}") if complete and not math.isnan(overall.better) else EMPTY,
+            Cell(f"{overall.helped} / {overall.hurt} / {overall.unchanged}"),
+            Cell(str(overall.utterances)),
         ]
         rows.append(tuple(row))
     head = (
@@ -79,26 +77,28 @@ def differences(measured: Sequence[Measured], against: str) -> Table | None:
         "utterances",
     )
     note = (
-        "Difference of WER in points, below zero where the method is better, with its 95 % interval, on the utterances "
-        "that both have; an average only where no domain is missing. P(better): share of the resamples in which it is, "
-        "a tie counting half. " + _resampled(m.paired[against].average.difference for m in chosen)
+        "Difference of WER in points with its 95 % interval, on the utterances that both have; negative where the "
+        "method makes fewer errors, not significant where the interval includes zero; an average only where no domain "
+        "is missing. P(better): share of the resamples in which the method makes fewer errors, a tie counting half. "
+        "Helped / hurt / same: utterances with fewer, more and as many errors. "
+        + _resampled(r.paired[against].average.difference for r in chosen)
     )
-    return Table(f"{measured[0].line.corpus}: against {against}", head, tuple(rows), (note,))
+    return Table(f"{results[0].line.corpus}: against {against}", head, tuple(rows), (note,))
 
 
-def details(measured: Sequence[Measured]) -> Table:
-    """What stands behind the rates; all domains and seeds pooled."""
+def details(results: Sequence[LineResult]) -> Table:
+    """Kinds of errors, time, the guard and entropy, with all domains and seeds pooled."""
     rows = []
-    for m in measured:
-        s, n = m.summary, max(1, m.summary.words.reference)
+    for r in results:
+        s, n = r.summary, max(1, r.summary.words.reference)
         w = s.words
-        row = [Cell(m.line.label), Cell(str(s.utterances)), Cell(percent(w.rate))]
+        row = [Cell(r.line.label), Cell(str(s.utterances)), Cell(percent(w.rate))]
         row += [Cell(percent(errors / n)) for errors in (w.substitutions, w.deletions, w.insertions)]
         row += [Cell(percent(s.characters.rate)), Cell(percent(s.utterance_wer)), Cell(percent(s.over_one, 1))]
         row.append(Cell(f"{s.real_time_factor:.3g}"))
-        row.append(Cell(str(s.refused)) if m.line.adapts else NOTHING)
+        row.append(Cell(str(s.refused)) if r.line.adapts else EMPTY)
         row += [_counts(s.guard_on), _counts(s.guard_off)]
-        row.append(NOTHING if s.fell is None else Cell(percent(s.fell, 1)))
+        row.append(EMPTY if s.fell is None else Cell(percent(s.fell, 1)))
         row.append(
             Cell(str(len(s.seeds)))
             if s.spread is None
@@ -123,88 +123,91 @@ def details(measured: Sequence[Measured]) -> Table:
         "seeds",
     )
     note = (
-        "In %, over all domains and seeds together: word errors and their parts; character errors; mean WER of single "
-        "utterances; share of utterances with a WER over 1; computing seconds for a second of audio (RTF); "
-        "how often the guard refused the adapted text, and the WER with and without it; share of utterances whose mean "
-        "H_tok was lower before the last update than before the first; number of seeds, and where there are several "
-        "the mean WER over them ± its standard deviation."
+        "In %, over all domains and seeds together: WER and its substitutions, deletions and insertions; CER, the "
+        "character error rate; mean WER of single utterances; share of utterances with a WER over 1. RTF: computing "
+        "seconds per second of audio. Guard fired: how often the guard refused the adapted text; then the WER with and "
+        "without the guard. H_tok fell: share of utterances whose mean H_tok was lower before the last update than "
+        "before the first. Seeds: their number, and if there are several the mean WER over them ± its standard "
+        "deviation."
     )
-    return Table(f"{measured[0].line.corpus}: behind the rates", head, tuple(rows), (note,))
+    return Table(f"{results[0].line.corpus}: details", head, tuple(rows), (note,))
 
 
-def protocol(measured: Sequence[Measured]) -> str:
+def protocol(results: Sequence[LineResult]) -> str:
     """How the numbers were made; where lines differ, every value that occurs."""
-    found = [m.line for m in measured]
-    rows = [row for line in found for row in line.rows]
-    over = columns(found)
-    options = {key for line in found for key in line.options}
+    lines = [r.line for r in results]
+    rows = [row for line in lines for row in line.rows]
+    over = columns(lines)
+    options = {key for line in lines for key in line.options}
     ratios = sorted({c.snr for c in over if c.snr is not None})
     parts = [
-        f"model {_values(line.model for line in found)}",
+        f"model {_values(line.model for line in lines)}",
         f"normaliser {_values(row.normaliser for row in rows)}",
         f"SNR {_values(ratios)} dB" if ratios else "",
-        f"G {_values(sorted(line.samples for line in found if line.samples))}" if any(x.samples for x in found) else "",
-        f"steps {_values(sorted(line.steps for line in found if line.adapts))}" if any(x.adapts for x in found) else "",
+        f"G {_values(sorted(line.samples for line in lines if line.samples))}" if any(x.samples for x in lines) else "",
+        f"steps {_values(sorted(line.steps for line in lines if line.adapts))}" if any(x.adapts for x in lines) else "",
     ]
     for key in sorted(options, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key)):
-        values = dict.fromkeys(json.dumps(line.options[key]) for line in found if key in line.options)
+        values = dict.fromkeys(json.dumps(line.options[key]) for line in lines if key in line.options)
         parts.append(said(key, "") + _values(said("", json.loads(value)).strip() for value in values))
-    sizes = {c: {m.cells[c].utterances for m in measured if c in m.cells} for c in over}
-    called = names(over)
+    sizes = {c: {r.cells[c].utterances for r in results if c in r.cells} for c in over}
+    called = column_names(over)
     parts.append("utterances " + ", ".join(f"{called[c]} {_range(sizes[c])}" for c in over))
     parts.append(f"seeds {_values(sorted(row.seed for row in rows))}")
     packages = dict.fromkeys((name, version) for row in rows for name, version in row.versions.items())
     parts.append("versions " + ", ".join(f"{name} {version}" for name, version in packages))
-    return f"Protocol: {'; '.join(part for part in parts if part)}. {_resampled(m.summary.wer for m in measured)}"
+    return f"Protocol: {'; '.join(part for part in parts if part)}. {_resampled(r.summary.wer for r in results)}"
 
 
-def _resampled(found: Iterable[Interval]) -> str:
+def _resampled(intervals: Iterable[Interval]) -> str:
     units: dict[str, set[int]] = {}
-    for interval in found:
+    for interval in intervals:
         units.setdefault(interval.unit, set()).add(interval.units)
     parts = [f"{' or '.join(map(str, sorted(counts)))} {unit}" for unit, counts in sorted(units.items())]
     mixed = any(" and " in unit for unit in units)
-    why = " (these where a domain does not name its speakers, or has only one)" if mixed else ""
-    counted = f"Intervals: bootstrap, {RESAMPLES:,} resamples of {' or of '.join(parts)}{why}"
-    return f"{counted}; none where a domain has only one."
+    why = " (utterances where a domain does not name its speakers, or has only one)" if mixed else ""
+    return (
+        f"Intervals: bootstrap, {RESAMPLES:,} resamples of {' or of '.join(parts)}{why}; no interval where a domain "
+        "has only one."
+    )
 
 
-def _values(found: Iterable[Any]) -> str:
-    return ", ".join(dict.fromkeys(f"{v:g}" if isinstance(v, float) else str(v) for v in found))
+def _values(values: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(f"{v:g}" if isinstance(v, float) else str(v) for v in values))
 
 
 def _range(sizes: set[int]) -> str:
     return str(min(sizes)) if len(sizes) == 1 else f"{min(sizes)} to {max(sizes)}"
 
 
-def _sizes(m: Measured) -> str:
-    sizes = {cell.utterances for cell in m.cells.values()}
-    return _range(sizes) + (" each" if len(sizes) == 1 and len(m.cells) > 1 else "")
+def _sizes(r: LineResult) -> str:
+    sizes = {cell.utterances for cell in r.cells.values()}
+    return _range(sizes) + (" each" if len(sizes) == 1 and len(r.cells) > 1 else "")
 
 
-def _best(found: Iterable[Measure | None]) -> str:
-    """The lowest rate as it is printed, so that equal numbers are equally bold; nothing to a single one."""
-    complete = [cell.wer.value for cell in found if cell is not None and cell.complete]
+def _best(cells: Iterable[ErrorRate | None]) -> str:
+    """The lowest rate as printed, so that all equal numbers are bold; empty where there is only one."""
+    complete = [cell.wer.value for cell in cells if cell is not None and cell.complete]
     return percent(min(complete)) if len(complete) > 1 else ""
 
 
-def _rate(cell: Measure, best: str) -> Cell:
+def _rate(cell: ErrorRate, best: str) -> Cell:
     text = percent(cell.wer.value)
     given = f"{cell.paper.value:.2f}" if cell.paper else ""
     return Cell(text, bounds(cell.wer.low, cell.wer.high), given, cell.complete and text == best)
 
 
-def _difference(found: Comparison | None) -> Cell:
-    if found is None:
-        return NOTHING
-    x = found.difference
+def _difference(comparison: Comparison | None) -> Cell:
+    if comparison is None:
+        return EMPTY
+    x = comparison.difference
     return Cell(percent(x.value, signed=True), bounds(x.low, x.high, signed=True))
 
 
-def _counts(found: ErrorCounts | None) -> Cell:
-    return NOTHING if found is None else Cell(number(100 * found.rate))
+def _counts(counts: ErrorCounts | None) -> Cell:
+    return EMPTY if counts is None else Cell(number(100 * counts.rate))
 
 
-def _numbers(m: Measured) -> list[Any]:
-    cells = [*m.cells.values(), *([m.average] if m.average else [])]
+def _numbers(r: LineResult) -> list[Any]:
+    cells = [*r.cells.values(), *([r.average] if r.average else [])]
     return [cell.paper for cell in cells if cell.paper is not None]

@@ -1,6 +1,9 @@
-"""Word and character error rates over a corpus: the errors of all utterances over the length of all references."""
+"""Word and character errors between a reference and a hypothesis.
 
-from collections.abc import Iterable, Sequence
+The error rate of a corpus is that of the summed counts: all errors over the length of all references.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -10,12 +13,12 @@ import kaldialign
 from sharpen.errors import SharpenError
 from sharpen.evaluation.runs.normalisers import Normaliser, normaliser
 
-GAP = " "  # stands for "no word" in an alignment; a word holds no space
+GAP = " "  # "no word" in an alignment; no word can be a space
 
 
 @dataclass(frozen=True)
 class ErrorCounts:
-    """The edits of a best alignment; they add up over utterances with +, or sum(counts, ErrorCounts())."""
+    """The edits of one best alignment. Add utterances up with +, or with sum(counts, ErrorCounts())."""
 
     substitutions: int = 0
     deletions: int = 0
@@ -28,10 +31,10 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float:
-        """Errors per unit of reference.
+        """Errors per word or character of the reference.
 
-        An empty reference counts as one unit: its rate is the number of insertions. In a corpus those are errors as any
-        other, and its length adds nothing.
+        An empty reference is divided by one, so its rate is the number of insertions. In the sum over a corpus it adds
+        its insertions to the errors and nothing to the length.
         """
         return self.errors / max(1, self.reference)
 
@@ -53,70 +56,42 @@ class Edit:
     hypothesis: str | None  # None for a deletion
 
 
-@dataclass(frozen=True)
-class Score:
-    """A corpus compared with its references."""
-
-    normaliser: str  # its label, such as whisper-en/1
-    utterances: tuple[ErrorCounts, ...]  # words, one by one in the order given
-    words: ErrorCounts  # over the corpus
-    characters: ErrorCounts  # over the corpus
-
-    @property
-    def wer(self) -> float:
-        return self.words.rate
-
-    @property
-    def cer(self) -> float:
-        return self.characters.rate
-
-
-def score(references: Iterable[str], hypotheses: Iterable[str], normaliser: Normaliser) -> Score:
-    """Normalise both sides, then count the errors of each pair."""
-    refs, hyps = [normaliser(t) for t in references], [normaliser(t) for t in hypotheses]
-    if len(refs) != len(hyps):
-        raise SharpenError(f"{len(refs)} references and {len(hyps)} hypotheses: expected one hypothesis per reference")
-    utterances = tuple(word_errors(r, h) for r, h in zip(refs, hyps, strict=True))
-    characters = sum((character_errors(r, h) for r, h in zip(refs, hyps, strict=True)), ErrorCounts())
-    return Score(normaliser.label, utterances, sum(utterances, ErrorCounts()), characters)
-
-
 def labelled(label: str) -> Normaliser:
-    """The normaliser that a result names, such as whisper-en/1; another version of it would give other numbers."""
+    """The normaliser with this label, such as whisper-en/1. An error if this sharpen has another version of it."""
     name, _, version = label.partition("/")
-    found = normaliser(name)
-    if version != str(found.version):
+    current = normaliser(name)
+    if version != str(current.version):
         raise SharpenError(
-            f"the result was scored with {label!r}, but this sharpen has {found.label}: "
-            "use the version that made it, or evaluate again"
+            f"the result was scored with {label!r}, but this sharpen has {current.label}: "
+            "use the sharpen version that wrote it, or evaluate again"
         )
-    return found
+    return current
 
 
 @lru_cache(maxsize=1 << 16)
 def recount(reference: str, hypothesis: str, label: str) -> tuple[ErrorCounts, ErrorCounts]:
-    """The errors of one utterance in words and in characters, under the normaliser of that label."""
+    """The word errors and the character errors of one utterance, with the normaliser of this label."""
     ref, hyp = _normalised(reference, label), _normalised(hypothesis, label)
     return word_errors(ref, hyp), character_errors(ref, hyp)
 
 
-@lru_cache(maxsize=1 << 16)  # a reference meets as many hypotheses as there are methods
+@lru_cache(maxsize=1 << 16)  # each reference is compared with the hypotheses of every method
 def _normalised(text: str, label: str) -> str:
     return labelled(label)(text)
 
 
 def word_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Edits between the words, as white space divides them; normalise before."""
+    """Edits between the words, split at white space. The texts must be normalised already."""
     return _errors(reference.split(), hypothesis.split())
 
 
 def character_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """Edits between the characters, where white space of any length is one character; normalise before."""
+    """Edits between the characters; a run of white space is one. The texts must be normalised already."""
     return _errors(list(" ".join(reference.split())), list(" ".join(hypothesis.split())))
 
 
 def align(reference: str, hypothesis: str) -> tuple[Edit, ...]:
-    """A best alignment of the words, for display; its edits are as many as `word_errors` counts."""
+    """A best alignment of the words, for display. It has the edits that `word_errors` counts."""
     pairs = kaldialign.align(reference.split(), hypothesis.split(), GAP)
     return tuple(_edit(r, h) for r, h in pairs)
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
+from sharpen.models.log_mel import log_mel, mel_filters
 from sharpen.models.weights.checkpoint import MelSettings
-from sharpen.speech.features import log_mel, mel_filters
 
 
 def recording(samples: int, seed: int = 0) -> np.ndarray:

@@ -1,0 +1,52 @@
+"""A batch of inputs adapted together: one loop over an `Episode`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sharpen.method.adaptation import Adaptation
+from sharpen.method.episode import Episode
+from sharpen.method.norms import Affine
+from sharpen.method.policy import E, P, Policy, S
+from sharpen.method.trace import Step, Text, Trace
+
+StepCallback = Callable[[int, Mapping[int, Step]], None]
+"""Called after every step with its number, from 1, and what it saw of each input still adapting, by input number."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of `adapt` for a batch. `policy.adapted(outcome.norms)` is the adapted model."""
+
+    theta: Tensor  # (B, parameters)
+    norms: Mapping[str, Affine]  # the same by name; empty where nothing was to adapt
+    traces: list[Trace]
+
+
+def adapt(
+    policy: Policy[P, E, S],
+    prepared: P,
+    options: Adaptation,
+    *,
+    ids: Sequence[str] | None = None,
+    limits: Sequence[int] | None = None,
+    text: Text | None = None,
+    on_step: StepCallback | None = None,
+) -> Outcome:
+    """Adapts each of B inputs from the model's own norms, all for the same number of steps.
+
+    `ids` name the inputs' random draws (default: their numbers), `limits` are their length limits. Decoding with the
+    outcome, the guard (`options.guard`) and the method's `decode` are left to the caller.
+    """
+    names = [str(b) for b in range(len(prepared))]
+    episode = Episode(policy, text)
+    episode.join(prepared, names, limits, options, draws=ids)
+    number = 0
+    while steps := episode.step():
+        number += 1
+        if on_step is not None:
+            on_step(number, {int(name): step for name, step in steps.items()})
+    return Outcome(episode.theta(names), episode.norms(names), [episode.trace(name) for name in names])
