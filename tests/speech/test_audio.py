@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -171,16 +172,76 @@ def test_a_cut_off_download_gives_what_is_there():
     assert read_audio(data[: len(data) // 2]).duration == pytest.approx(10.0, abs=0.3)
 
 
-def test_float_files_with_nan_lose_only_those_frames():
+def wav(samples: np.ndarray, channels: int = 1, rate: int = RATE, bits: int | None = None) -> bytes:
+    """A wav file with any header, right or wrong."""
+    bits = 8 * samples.itemsize if bits is None else bits
+    block = channels * bits // 8
+    kind = 3 if samples.dtype.kind == "f" else 1
+    form = struct.pack("<HHIIHH", kind, channels, rate, min(rate * block, 2**32 - 1), block, bits)
+    sizes = [size.to_bytes(4, "little") for size in (36 + samples.nbytes, len(form), samples.nbytes)]
+    return b"RIFF" + sizes[0] + b"WAVEfmt " + sizes[1] + form + b"data" + sizes[2] + samples.tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_float_files_with_nan_lose_only_those_frames(bad):
     samples = tone(10.0).astype("<f4")
-    samples[80_000] = np.nan
-    header = b"RIFF" + (36 + samples.nbytes).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
-    header += bytes([3, 0, 1, 0]) + RATE.to_bytes(4, "little") + (4 * RATE).to_bytes(4, "little") + bytes([4, 0, 32, 0])
-    audio = read_audio(header + b"data" + samples.nbytes.to_bytes(4, "little") + samples.tobytes())
+    samples[80_000] = bad
+    audio = read_audio(wav(samples))
     assert audio.skipped == 1
     assert audio.samples[80_000] == 0
     assert len(audio.samples) == 10 * RATE
     assert np.isfinite(audio.samples).all()
+
+
+@pytest.mark.parametrize("dtype", ["<i2", "<i4", "u1", "<f4", "<f8"])
+@pytest.mark.parametrize("channels", [9, 32, 100, 512])
+def test_many_channels_are_averaged(dtype, channels):
+    """FFmpeg has no layout for these numbers of channels, and cannot mix them."""
+    weights = np.linspace(0, 2, channels)  # their mean is 1
+    mixed = tone(0.2, 48_000)[:, None] * weights
+    kind = np.dtype(dtype)
+    scale = 1 if kind.kind == "f" else np.iinfo(kind).max // 2 + 1 if kind.kind == "u" else np.iinfo(kind).max
+    audio = read_audio(wav((mixed * scale + (128 if kind.kind == "u" else 0)).astype(kind), channels, 48_000))
+    assert audio.skipped == 0
+    assert audio.duration == pytest.approx(0.2, abs=0.001)
+    assert amplitude(audio.samples) == pytest.approx(0.4, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("channels", "rate", "bits", "message"),
+    [
+        (0, RATE, 16, "has 0 or more than 512 channels"),
+        (513, RATE, 16, "has 0 or more than 512 channels"),
+        (1, 1, 16, "a sampling rate of 1 Hz in its header; expected 1000 to 1000000"),
+        (1, 2**31 - 1, 16, "a sampling rate of 2147483647 Hz"),
+        (1, 2**32 - 1, 16, "not audio that can be decoded"),
+        (1, RATE, 40, "unknown encoding"),
+    ],
+)
+def test_a_wrong_header_is_said_to_be_wrong(channels, rate, bits, message):
+    with pytest.raises(AudioError, match=message):
+        read_audio(wav((tone(0.1) * 32767).astype("<i2"), channels, rate, bits))
+
+
+def test_float_files_out_of_range_are_refused():
+    with pytest.raises(AudioError, match=r"values far outside \[-1, 1\]; write the file again"):
+        read_audio(wav((tone(1.0) * 32767).astype("<f4")))
+
+
+def test_damaged_headers_never_raise_another_error():
+    rng = np.random.default_rng(0)
+    outcomes = set()
+    for suffix in FORMATS:
+        data = encoded(suffix, 0.3)
+        for _ in range(20):
+            broken = bytearray(data)
+            for place in rng.integers(0, min(300, len(data)), rng.integers(1, 12)):
+                broken[place] = rng.integers(256)
+            try:
+                outcomes.add(bool(np.isfinite(read_audio(broken).samples).all()))
+            except AudioError:
+                outcomes.add(None)
+    assert outcomes == {True, None}
 
 
 def test_absurd_time_stamps_do_not_fill_the_memory():
@@ -250,7 +311,17 @@ def test_a_rate_that_changes_within_the_stream():
 
 @pytest.mark.parametrize(
     ("dtype", "scale", "offset"),
-    [("f4", 1, 0), ("f8", 1, 0), ("f2", 1, 0), ("i2", 2**15, 0), ("i4", 2**31, 0), ("i1", 128, 0), ("u1", 128, 128)],
+    [
+        ("f4", 1, 0),
+        ("f8", 1, 0),
+        ("f2", 1, 0),
+        ("i2", 2**15, 0),
+        ("i4", 2**31, 0),
+        ("i1", 128, 0),
+        ("u1", 128, 128),
+        (">f4", 1, 0),
+        (">i2", 2**15, 0),
+    ],
 )
 def test_arrays_of_every_type(dtype, scale, offset):
     samples = tone(1.0)
@@ -344,12 +415,12 @@ def corrupt_mp4() -> bytes:
     ("data", "message"),
     [
         (b"", "is empty"),
-        (b"Dear all,\nthe minutes of the last meeting follow.\n" * 50, "not audio|no sound"),
-        (bytes(10_000), "not audio|no sound"),
-        (jpeg(), "no sound .*video"),
+        (b"Dear all,\nthe minutes of the last meeting follow.\n" * 50, "not audio|no audio"),
+        (bytes(10_000), "not audio|no audio"),
+        (jpeg(), "no audio .*video"),
         (empty_wav(), "zero length"),
         (encoded("m4a", 2.0)[:2000], "not audio.*cut off"),
-        (encoded("wav", 0.1)[:20] + b"\x34\x12" + encoded("wav", 0.1)[22:], "an encoding that nothing here can decode"),
+        (encoded("wav", 0.1)[:20] + b"\x34\x12" + encoded("wav", 0.1)[22:], "an unknown encoding"),
     ],
     ids=["empty", "text", "zeros", "jpeg", "no samples", "cut mp4", "unknown codec"],
 )
@@ -374,6 +445,8 @@ def test_a_file_damaged_throughout():
 def test_sources_that_cannot_be_read(tmp_path):
     with pytest.raises(AudioError, match="no such file"):
         read_audio(tmp_path / "missing.wav")
+    with pytest.raises(AudioError, match="no such file"):
+        read_audio("a\0.wav")
     with pytest.raises(AudioError, match="directory"):
         read_audio(tmp_path)
     for url in ("https://example.org/talk.mp3", "http://example.org/a.wav", "file:///a.wav", "s3://bucket/a.wav"):
@@ -385,8 +458,9 @@ def test_sources_that_cannot_be_read(tmp_path):
         read_audio(io.StringIO("text"))
     with pytest.raises(AudioError, match="NoneType"):
         read_audio(None)
-    with pytest.raises(AudioError, match="-8000 Hz"):
-        read_audio(np.zeros(10), rate=-8000)
+    for rate in (-8000, 0, 1, 44100.5, float("nan"), 2**40, "16000"):
+        with pytest.raises(AudioError, match=f"{rate!r} is not a sampling rate; expected a whole number"):
+            read_audio(np.zeros(10), rate=rate)
     spent = io.BytesIO(encoded("wav", 0.1))
     spent.read()
     with pytest.raises(AudioError, match="already read"):

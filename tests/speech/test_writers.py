@@ -76,7 +76,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("arrow", ["-->", "--->", "---->", "-->-->", "--> --->", "<-->"])
 def test_no_text_looks_like_the_times_of_a_cue(tmp_path, arrow):
-    write(tmp_path, [Piece(0.0, 1.0, f" a {arrow} b\x0b00:00\u2028{arrow}\x85c")], ["srt", "vtt"])
+    write(tmp_path, [Piece(0.0, 1.0, f" a {arrow} b\x0b\x0b00:00\u2028\u2028{arrow}\x85\x85c")], ["srt", "vtt"])
     for name, blank in (("srt", 1), ("vtt", 2)):
         lines = (tmp_path / f"talk.{name}").read_text(encoding="utf-8").splitlines()
         assert sum("-->" in line for line in lines) == 1
@@ -281,7 +281,7 @@ def test_a_pipe_is_written_to(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     received = []
-    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()), daemon=True)
     reader.start()
     write_text(pipe, "page")
     reader.join(timeout=10)

@@ -1,1 +1,1 @@
-"""How fast the method runs, side by side with a straightforward version of it and with what the machine allows."""
+"""How fast the method runs, compared with a straightforward implementation and with the limit of the machine."""

@@ -1,7 +1,7 @@
-"""The benchmark: which cases are run, their ratios within one run, and the tables.
+"""The benchmark: which cases are run, and the ratios between them, all from one run.
 
-Engines take turns on every utterance, so that a slow spell of the machine hits them alike; batches run last. An episode
-is the stem, ten times the mean of the steps that were run, and the final decode.
+Engines alternate on every utterance, so that a temporarily slow machine affects them equally; batches run last. The
+time of an episode is the stem, ten times the mean of the steps that were run, and the final decode.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from sharpen.benchmarks.episodes import Bench, Case, Clip, Timing
+from sharpen.benchmarks.episodes import Bench, BenchCase, Clip, EpisodeTiming
 from sharpen.benchmarks.machine import STAGES, Machine, limit, measure
 from sharpen.benchmarks.memory import peak
 from sharpen.models.weights.load import load_checkpoint
 
 METHODS = ("greedy-em", "em-tok", "em-tok-b")
 MAIN = ("em-tok", 16)  # the method and G of most ratios
-BATCH = 4  # utterances side by side, where several are
+BATCH = 4  # utterances of a batch
 WIDE = 64  # G at which memory is compared
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Axes:
-    """Along what the growth of a step is measured, and where."""
+class GrowthAxes:
+    """The values at which the time of a step is measured, one axis at a time."""
 
     samples: tuple[int, ...] = (1, 4, 16, 64)
     tokens: tuple[int, ...] = (8, 16, 32, 64)
@@ -36,30 +36,30 @@ class Axes:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How much is run."""
+class BenchPlan:
+    """What is run."""
 
-    models: tuple[str, ...] = ("base", "tiny.en")  # the first one is the ratios'
+    models: tuple[str, ...] = ("base", "tiny.en")  # the ratios are those of the first
     methods: tuple[str, ...] = METHODS
     samples: tuple[int, ...] = (4, 16, 64)
-    clips: int = 8  # utterances of the main case; others take two
+    clips: int = 8  # utterances of the main case; the others have two
     steps: int = 2
-    growth: Axes | None = Axes()
+    growth: GrowthAxes | None = GrowthAxes()
 
 
-QUICK = Plan(models=("base",), methods=("greedy-em", "em-tok"), samples=(16,), clips=2, steps=1, growth=None)
+QUICK = BenchPlan(models=("base",), methods=("greedy-em", "em-tok"), samples=(16,), clips=2, steps=1, growth=None)
 
 
 @dataclass(frozen=True)
-class Line:
-    """One case of one model, averaged over its utterances."""
+class CaseResult:
+    """One case of one model, the mean over its utterances."""
 
     model: str
-    case: Case
+    case: BenchCase
     clips: int
-    audio: float  # seconds of audio of a mean utterance
+    audio: float  # seconds of audio
     stages: dict[str, float]  # seconds of an episode
-    limits: dict[str, float] | None  # what the machine allows; not worked out for the reference
+    limits: dict[str, float] | None  # the same at the limit of the machine; None for the reference
 
     @property
     def seconds(self) -> float:
@@ -67,35 +67,33 @@ class Line:
 
 
 @dataclass
-class Outcome:
-    """Everything that a run measured."""
+class BenchResult:
+    """Everything that one run measured."""
 
     machine: Machine
-    what: str  # which utterances
-    model: str  # whose ratios
-    lines: list[Line] = field(default_factory=list)
-    memory: dict[str, int | str] = field(default_factory=dict)  # engine -> bytes at G = WIDE, or why there is no number
-    differences: dict[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # case -> loss, gradient against reference
+    utterances: str  # what they are
+    model: str  # of the ratios
+    cases: list[CaseResult] = field(default_factory=list)
+    memory: dict[str, int | str] = field(default_factory=dict)  # engine -> bytes at G = WIDE, or why it failed
+    differences: dict[str, tuple[float, float]] = field(default_factory=dict)  # case -> of loss, gradient; relative
     growth: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # axis -> (value, seconds of a step)
     notes: list[str] = field(default_factory=list)  # what could not be run
 
-    def find(self, engine: str, method: str, samples: int, batch: int = 1, model: str = "") -> Line | None:
-        want, model = Case(engine, method, samples, batch), model or self.model
-        return next((line for line in self.lines if line.model == model and line.case == want), None)
+    def find(self, engine: str, method: str, samples: int, batch: int = 1, model: str = "") -> CaseResult | None:
+        want, model = BenchCase(engine, method, samples, batch), model or self.model
+        return next((one for one in self.cases if one.model == model and one.case == want), None)
 
     def ratios(self) -> dict[str, float | None]:
-        """The figures that the project holds itself to; None where one was not measured."""
+        """The ratios that have goals (`tables.GOALS`); None where one was not measured."""
         reference, exact = self.find("reference", *MAIN), self.find("exact", *MAIN)
         sizes = [self.memory.get(engine) for engine in ("exact", "reference")]
         both = [size for size in sizes if isinstance(size, int)]
         limits = exact.limits if exact else None
         return {
-            "exact_vs_reference": _over(reference, exact),
-            "batch4_vs_reference": _over(reference, self.find("exact", *MAIN, batch=BATCH)),
-            "fastest_vs_reference": _over(reference, self.find("fastest", *MAIN)),
-            "em_tok_vs_greedy_em": _over(exact, self.find("exact", "greedy-em", 1)),
+            "exact_vs_reference": _ratio(reference, exact),
+            "batch4_vs_reference": _ratio(reference, self.find("exact", *MAIN, batch=BATCH)),
+            "fastest_vs_reference": _ratio(reference, self.find("fastest", *MAIN)),
+            "em_tok_vs_greedy_em": _ratio(exact, self.find("exact", "greedy-em", 1)),
             "memory_vs_reference": both[0] / both[1] if len(both) == 2 else None,
             "vs_limit": exact.seconds / sum(limits.values()) if exact and limits else None,
         }
@@ -107,22 +105,22 @@ class Outcome:
                 "bandwidth": self.machine.bandwidth,
                 "threads": self.machine.threads,
             },
-            "utterances": self.what,
+            "utterances": self.utterances,
             "ratios": self.ratios(),
             "cases": [
                 {
-                    "model": line.model,
-                    "engine": line.case.engine,
-                    "method": line.case.method,
-                    "samples": line.case.samples,
-                    "batch": line.case.batch,
-                    "utterances": line.clips,
-                    "seconds": line.seconds,
-                    "real_time_factor": line.seconds / line.audio,
-                    "stages": line.stages,
-                    "limits": line.limits,
+                    "model": one.model,
+                    "engine": one.case.engine,
+                    "method": one.case.method,
+                    "samples": one.case.samples,
+                    "batch": one.case.batch,
+                    "utterances": one.clips,
+                    "seconds": one.seconds,
+                    "real_time_factor": one.seconds / one.audio,
+                    "stages": one.stages,
+                    "limits": one.limits,
                 }
-                for line in self.lines
+                for one in self.cases
             ],
             "memory_bytes": self.memory,
             "difference_from_reference": {k: {"loss": a, "gradient": b} for k, (a, b) in self.differences.items()},
@@ -131,40 +129,40 @@ class Outcome:
         }
 
 
-def run(plan: Plan, clips: Sequence[Clip], what: str, say: Say) -> Outcome:
-    """Runs the plan; `say` hears what is under way."""
+def run(plan: BenchPlan, clips: Sequence[Clip], utterances: str, say: Say) -> BenchResult:
+    """Runs the plan; `say` is called with a line about each part before it starts."""
     first = plan.models[0]
-    outcome = Outcome(measure(), what, first)
+    result = BenchResult(measure(), utterances, first)
     for model in plan.models:
         bench = Bench(load_checkpoint(model))
         say(f"{model}: warming up")
         _warm_up(bench, clips[0])
         cases = [(method, G) for method in plan.methods for G in ((1,) if method == "greedy-em" else plan.samples)]
-        for method, G in cases:  # before anything is timed: no ratio means a thing where results differ
-            few = min(G, MAIN[1])  # more hypotheses would show the same, in minutes
+        for method, G in cases:  # before anything is timed: a ratio is meaningless if the results differ
+            few = min(G, MAIN[1])  # more hypotheses would show the same and take minutes
             name = f"{model} {method} G={few}"
-            if name not in outcome.differences:
+            if name not in result.differences:
                 say(f"{name}: equal to the reference?")
-                outcome.differences[name] = bench.check_equal(clips[0], method, few)
+                result.differences[name] = bench.check_equal(clips[0], method, few)
         for method, G in cases:
             main = model == first and G in (1, MAIN[1])
-            some = clips[: plan.clips if main else 2]
-            outcome.lines += _lines(bench, model, method, G, some, plan, outcome, say)
+            chosen = clips[: plan.clips if main else 2]
+            result.cases += _time_case(bench, model, method, G, chosen, plan, result, say)
     say(f"memory at G = {WIDE}")
     longest = max(clips, key=lambda clip: clip.seconds)
     for engine in ("exact", "reference"):
-        outcome.memory[engine] = peak(first, Case(engine, MAIN[0], WIDE), longest)
+        result.memory[engine] = peak(first, BenchCase(engine, MAIN[0], WIDE), longest)
     if plan.growth:
-        outcome.growth = _growth(Bench(load_checkpoint(first)), clips, plan.growth, say)
-    return outcome
+        result.growth = _growth(Bench(load_checkpoint(first)), clips, plan.growth, say)
+    return result
 
 
-def _lines(
-    bench: Bench, model: str, method: str, G: int, clips: Sequence[Clip], plan: Plan, outcome: Outcome, say: Say
-) -> list[Line]:
-    """Every engine on the same utterances in turn."""
-    alone = [Case(engine, method, G) for engine in ("reference", "exact", "fastest")]
-    timings: dict[Case, list[Timing]] = {case: [] for case in alone}
+def _time_case(
+    bench: Bench, model: str, method: str, G: int, clips: Sequence[Clip], plan: BenchPlan, result: BenchResult, say: Say
+) -> list[CaseResult]:
+    """Every engine on the same utterances, alternating."""
+    alone = [BenchCase(engine, method, G) for engine in ("reference", "exact", "fastest")]
+    timings: dict[BenchCase, list[EpisodeTiming]] = {case: [] for case in alone}
     for i, clip in enumerate(clips):
         for case in alone:
             say(f"{model} {method} G={G}: {case.engine}, utterance {i + 1} of {len(clips)}")
@@ -173,36 +171,38 @@ def _lines(
             except (MemoryError, RuntimeError) as error:
                 if "memory" not in str(error).lower():
                     raise
-                outcome.notes.append(f"{model} {method} G={G}: {case.engine} ran out of memory on utterance {i + 1}")
-    rounds = math.lcm(len(clips), BATCH) // len(clips)  # full batches, in which each utterance comes equally often
+                result.notes.append(f"{model} {method} G={G}: {case.engine} ran out of memory on utterance {i + 1}")
+    rounds = math.lcm(len(clips), BATCH) // len(clips)  # fills whole batches with every utterance equally often
     for engine in ("exact", "fastest") if G in (1, MAIN[1]) else ():
-        case = Case(engine, method, G, BATCH)
+        case = BenchCase(engine, method, G, BATCH)
         say(f"{model} {method} G={G}: {engine}, batches of {BATCH}")
         again = [replace(clip, id=f"{clip.id} {i}") for i in range(rounds) for clip in clips]
         timings[case] = bench.time(case, again, plan.steps)
     audio = sum(clip.seconds for clip in clips) / len(clips)
-    whole = {case: found for case, found in timings.items() if len(found) >= len(clips)}  # no mean over some of them
-    return [_line(bench, model, case, found, audio, outcome.machine) for case, found in whole.items()]
+    complete = {case: timed for case, timed in timings.items() if len(timed) >= len(clips)}  # no mean over some of them
+    return [_mean(bench, model, case, timed, audio, result.machine) for case, timed in complete.items()]
 
 
-def _line(bench: Bench, model: str, case: Case, timings: list[Timing], audio: float, machine: Machine) -> Line:
+def _mean(
+    bench: Bench, model: str, case: BenchCase, timings: list[EpisodeTiming], audio: float, machine: Machine
+) -> CaseResult:
     n = len(timings)
     episodes = [timing.episode() for timing in timings]
     stages = {stage: sum(e[stage] for e in episodes) / n for stage in STAGES}
     steps = {"stem": 1, "decode": 1}
     dims = bench.checkpoint.dimensions
-    found = [limit(machine, dims, t.work, case.batch) for t in timings if t.work is not None]
-    limits = {s: sum(f[s] for f in found) / n * steps.get(s, 10) for s in STAGES} if found else None
-    return Line(model, case, n, audio, stages, limits)
+    each = [limit(machine, dims, t.work, case.batch) for t in timings if t.work is not None]
+    limits = {s: sum(one[s] for one in each) / n * steps.get(s, 10) for s in STAGES} if each else None
+    return CaseResult(model, case, n, audio, stages, limits)
 
 
-def _growth(bench: Bench, clips: Sequence[Clip], along: Axes, say: Say) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of one exact em-tok step for each utterance, along each axis alone."""
+def _growth(bench: Bench, clips: Sequence[Clip], along: GrowthAxes, say: Say) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of one em-tok step per utterance, along each axis: the axis -> (value, seconds)."""
     clip = sorted(clips, key=lambda c: c.seconds)[len(clips) // 2]
     method, G = MAIN
 
     def step(engine: str, group: Sequence[Clip], samples: int = G) -> float:
-        (timing, *_) = bench.time(Case(engine, method, samples, len(group)), group, steps=1)
+        (timing, *_) = bench.time(BenchCase(engine, method, samples, len(group)), group, steps=1)
         return sum(seconds for stage, seconds in timing.stages.items() if stage not in ("stem", "decode"))
 
     def cut(seconds: float, cap: int | None = None) -> Clip:
@@ -214,7 +214,7 @@ def _growth(bench: Bench, clips: Sequence[Clip], along: Axes, say: Say) -> dict[
     say("growth with T")
     grown["tokens T"] = [(float(t), step("exact", [cut(along.seconds[-1], t)])) for t in along.tokens]
     say("growth with B")
-    grown["utterances side by side B, seconds each"] = [
+    grown["batch of B utterances, seconds each"] = [
         (float(b), step("exact", [replace(clip, id=f"{clip.id} {i}") for i in range(b)])) for b in along.utterances
     ]
     for engine in ("exact", "fastest"):
@@ -225,8 +225,8 @@ def _growth(bench: Bench, clips: Sequence[Clip], along: Axes, say: Say) -> dict[
 
 def _warm_up(bench: Bench, clip: Clip) -> None:
     for engine in ("reference", "exact"):
-        bench.time(Case(engine, "greedy-em", 1), [clip], steps=1)
+        bench.time(BenchCase(engine, "greedy-em", 1), [clip], steps=1)
 
 
-def _over(a: Line | None, b: Line | None) -> float | None:
+def _ratio(a: CaseResult | None, b: CaseResult | None) -> float | None:
     return a.seconds / b.seconds if a and b else None

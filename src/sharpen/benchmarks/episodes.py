@@ -1,4 +1,4 @@
-"""One utterance through the straightforward episode and through ours, every stage timed."""
+"""The reference episode and ours for one utterance, every stage timed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from sharpen.benchmarks.machine import STAGES, Work
 from sharpen.benchmarks.reference import Reference
 from sharpen.errors import SharpenError
-from sharpen.method import norms as norm_room
+from sharpen.method.adapt import Outcome, adapt
 from sharpen.method.adaptation import Adaptation
-from sharpen.method.episode import Episode, adapt
-from sharpen.method.gradient import charge, score
+from sharpen.method.gradient import score, tree_loss
+from sharpen.method.norms import affine, initial
 from sharpen.method.objectives import METHODS
-from sharpen.method.policy import default_limit
+from sharpen.method.policy import LONGEST
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.log_mel import log_mel
@@ -28,17 +28,18 @@ from sharpen.models.padding import EVERY
 from sharpen.models.states import Prepared
 from sharpen.models.weights.checkpoint import Checkpoint
 from sharpen.models.whisper import WhisperPolicy
+from sharpen.models.whisper_speech import SHORTEST_LIMIT, TOKENS_PER_SECOND
 
-TOLERANCE = 5e-4  # between both engines' losses and gradients, relative
+TOLERANCE = 5e-4  # relative difference between the engines' losses, and between their gradients
 
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """An utterance of the benchmark."""
+    """One utterance."""
 
     id: str
     samples: np.ndarray  # (N,) at 16 kHz
-    cap: int | None = None  # a length limit of its own
+    cap: int | None = None  # its length limit in tokens; None for Whisper's
 
     @property
     def seconds(self) -> float:
@@ -46,24 +47,24 @@ class Clip:
 
     @property
     def limit(self) -> int:
-        return self.cap or default_limit(self.seconds)
+        return self.cap or min(LONGEST, max(SHORTEST_LIMIT, round(TOKENS_PER_SECOND * self.seconds)))
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """What is timed."""
 
     engine: str  # reference, exact, or fastest: sparse padding in float32
     method: str
     samples: int
-    batch: int = 1  # utterances side by side
+    batch: int = 1  # utterances adapted together
 
 
 @dataclass
-class Timing:
-    """Seconds of one utterance: once per episode, or per step."""
+class EpisodeTiming:
+    """Seconds of one utterance: of the stem and the final decode, and of all steps together."""
 
-    steps: int
+    steps: int  # that were run
     stages: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     work: Work | None = None
 
@@ -71,7 +72,7 @@ class Timing:
         self.stages[stage] += seconds
 
     def episode(self, steps: int = 10) -> dict[str, float]:
-        """The stages of an episode of so many steps, from those that were run."""
+        """Seconds of each stage of an episode with that many steps, from the steps that were run."""
         once = ("stem", "decode")
         return {s: t if s in once else t / self.steps * steps for s, t in self.stages.items()}
 
@@ -80,7 +81,7 @@ class Timing:
 
 
 class Bench:
-    """A checkpoint made ready for both engines."""
+    """A checkpoint, ready for both engines."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -88,7 +89,7 @@ class Bench:
         self.prompt = [t.sot, t.languages["en"], t.transcribe] if t.multilingual else [t.sot]
         self.prompt.append(t.no_timestamps)
 
-    # Each engine is made when it is asked for: a process that measures one's memory holds no part of the other.
+    # Each engine is made when it is first used: the process that measures its memory holds no part of the other.
     @cached_property
     def policy(self) -> WhisperPolicy:
         return WhisperPolicy(self.checkpoint)
@@ -97,8 +98,8 @@ class Bench:
     def reference(self) -> Reference:
         return Reference(self.checkpoint)
 
-    def time(self, case: Case, clips: Sequence[Clip], steps: int, seed: int = 0) -> list[Timing]:
-        """Each utterance's timing; a batch's seconds are shared among its utterances."""
+    def time(self, case: BenchCase, clips: Sequence[Clip], steps: int, seed: int = 0) -> list[EpisodeTiming]:
+        """The timing of each utterance; the seconds of a batch are divided among its utterances."""
         if case.engine == "reference":
             return [self._time_reference(case, clip, steps, seed) for clip in clips]
         groups = [clips[i : i + case.batch] for i in range(0, len(clips), case.batch)]
@@ -110,44 +111,45 @@ class Bench:
         speech = [-(-len(clip.samples) // mel.hop_length) for clip in clips] if sparse else None
         return self.policy.prepare(features, [self.prompt] * len(clips), speech, EVERY["sparse"])
 
-    def _time_reference(self, case: Case, clip: Clip, steps: int, seed: int) -> Timing:
+    def _time_reference(self, case: BenchCase, clip: Clip, steps: int, seed: int) -> EpisodeTiming:
         features = log_mel([clip.samples], self.checkpoint.mel)
-        timing = Timing(steps)
+        timing = EpisodeTiming(steps)
         trail = self.reference.episode(features, self.prompt, case.method, case.samples, steps, clip.limit, seed)
         for step in trail:
             for stage, seconds in step.seconds.items():
                 timing.add(stage, seconds)
         return timing
 
-    def _time_ours(self, case: Case, clips: Sequence[Clip], steps: int, seed: int) -> list[Timing]:
-        timing, B = Timing(steps), len(clips)
+    def _time_ours(self, case: BenchCase, clips: Sequence[Clip], steps: int, seed: int) -> list[EpisodeTiming]:
+        timing, B = EpisodeTiming(steps), len(clips)
         start = time.perf_counter()
         prepared = self.prepare(clips, sparse=case.engine == "fastest")
         timing.add("stem", time.perf_counter() - start)
-        episode = self.adapt(prepared, clips, case, steps, seed)
-        for step in episode.traces[0].steps:  # a batch's steps share their seconds
-            for stage, seconds in step.seconds.items():
+        outcome = self.adapt(prepared, clips, case, steps, seed)
+        for step in outcome.traces[0].steps:
+            for stage, seconds in step.batch_seconds.items():
                 timing.add(stage, seconds)
         start = time.perf_counter()
         with torch.no_grad():
-            adapted = self.policy.adapted(episode.norms)
+            adapted = self.policy.adapted(outcome.norms)
             trees = greedy(adapted, adapted.encode(prepared), [clip.limit for clip in clips])
         timing.add("decode", time.perf_counter() - start)
         shared = {stage: seconds / B for stage, seconds in timing.stages.items()}
         return [
-            Timing(steps, dict(shared), _work(case, episode, b, prepared, len(tree))) for b, tree in enumerate(trees)
+            EpisodeTiming(steps, dict(shared), _work(case, outcome, b, prepared, len(tree)))
+            for b, tree in enumerate(trees)
         ]
 
-    def adapt(self, prepared: Prepared, clips: Sequence[Clip], case: Case, steps: int, seed: int) -> Episode:
+    def adapt(self, prepared: Prepared, clips: Sequence[Clip], case: BenchCase, steps: int, seed: int) -> Outcome:
         options = Adaptation(method=case.method, samples=case.samples, steps=steps, seed=seed)
         ids, limits = [clip.id for clip in clips], [clip.limit for clip in clips]
         return adapt(self.policy, prepared, options, ids=ids, limits=limits)
 
     def check_equal(self, clip: Clip, method: str, samples: int) -> tuple[float, float]:
-        """Relative differences of loss and gradient between both engines, for the hypotheses that ours finds first."""
+        """Relative differences of loss and gradient between the engines, for the hypotheses of our first step."""
         prepared = self.prepare([clip])
-        episode = self.adapt(prepared, [clip], Case("exact", method, samples), steps=1, seed=0)
-        step = episode.traces[0].steps[0]
+        outcome = self.adapt(prepared, [clip], BenchCase("exact", method, samples), steps=1, seed=0)
+        step = outcome.traces[0].steps[0]
         assert step.tree is not None
         ours = self._gradient(prepared, step.tree, method)
         features = log_mel([clip.samples], self.checkpoint.mel)
@@ -159,27 +161,28 @@ class Bench:
         gradient = float((ours - theirs.gradient).norm() / theirs.gradient.norm())
         if loss > TOLERANCE or gradient > TOLERANCE:
             raise SharpenError(
-                f"{method}, G = {samples}: for the same hypotheses our loss differs by {loss:.1e} and our gradient by "
-                f"{gradient:.1e} from the reference's, expected at most {TOLERANCE}: no ratio of times means a thing"
+                f"{method}, G = {samples}: for the same hypotheses our loss differs from the reference's by {loss:.1e} "
+                f"and our gradient by {gradient:.1e}; expected at most {TOLERANCE}. The engines do not compute the "
+                "same, so their times cannot be compared"
             )
         return loss, gradient
 
     def _gradient(self, prepared: Prepared, tree: HypothesisTree, method: str) -> Tensor:
-        """Of the loss at the source parameters, (parameters,), in the order of the model's norms."""
+        """The gradient of the loss at the source parameters, in the order of the model's norms: (parameters,)."""
         norms, objective = self.policy.norms(), METHODS[method].objective
         assert objective is not None
-        theta = norm_room.initial(norms, 1).requires_grad_()
-        view = self.policy.adapted(norm_room.affine(norms, theta))
+        theta = initial(norms, 1).requires_grad_()
+        view = self.policy.adapted(affine(norms, theta))
         scored = score(view, view.encode(prepared), [tree], theta.device)
-        return scored.gradient(view, charge([tree], objective, "tokens"), theta)[0]
+        return scored.gradient(view, tree_loss([tree], [objective], ["tokens"]), theta)[0]
 
 
-def _work(case: Case, episode: Episode, b: int, prepared: Prepared, greedy_levels: int) -> Work:
-    """The mean step of one utterance."""
-    steps = episode.traces[b].steps
+def _work(case: BenchCase, outcome: Outcome, b: int, prepared: Prepared, greedy_levels: int) -> Work:
+    """The work of the mean step of utterance b."""
+    steps = outcome.traces[b].steps
     levels = sum(max(len(y) for y in step.tree.hypotheses) for step in steps if step.tree is not None) / len(steps)
     nodes = sum(step.nodes for step in steps) / len(steps)
-    wide = METHODS[case.method].search == "beam"  # a beam also visits what it drops
+    wide = METHODS[case.method].search == "beam"  # a beam search also visits what it drops
     return Work(
         frames=prepared.stem.shape[1],
         nodes=round(nodes),
@@ -190,15 +193,20 @@ def _work(case: Case, episode: Episode, b: int, prepared: Prepared, greedy_level
 
 
 def read_clips(data: Path | None, count: int = 8) -> tuple[list[Clip], str]:
-    """Real speech with Gaussian noise at 10 dB where `data` has it, else the examples as they are; and which it is."""
+    """Utterances and what they are: from `data` LibriSpeech with Gaussian noise at 10 dB, without it the examples."""
     from sharpen.evaluation.corpora.corpus import read_corpus
 
     if data is not None:
         corpus = read_corpus(data / "librispeech-test-other" / "manifest.jsonl").corrupted("GS", 10.0, None)
         chosen = corpus.utterances[:: max(1, len(corpus.utterances) // count)][:count]
-        what = f"{len(chosen)} of librispeech-test-other with Gaussian noise at 10 dB"
+        name = f"{len(chosen)} utterances of librispeech-test-other with Gaussian noise at 10 dB"
     else:
-        corpus = read_corpus(Path(__file__).parents[3] / "examples" / "manifest.jsonl")
-        chosen = corpus.utterances[:count]
-        what = f"{len(chosen)} example clips"
-    return [Clip(u.id, u.samples()) for u in chosen], what
+        examples = Path(__file__).parents[3] / "examples" / "manifest.jsonl"
+        if not examples.is_file():
+            raise SharpenError(
+                "no utterances: this installation has no examples/; give --data DIR, a folder with "
+                "librispeech-test-other/manifest.jsonl"
+            )
+        chosen = read_corpus(examples).utterances[:count]
+        name = f"{len(chosen)} example clips"
+    return [Clip(u.id, u.samples()) for u in chosen], name

@@ -1,4 +1,4 @@
-"""What this machine can do at most: its rate of matrix products and of reading memory; an episode at those rates."""
+"""The limit of the machine: its rates of matrix products and of reading memory, and an episode at those rates."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ STAGES = ("stem", "encode", "search", "score", "backward", "optimiser", "decode"
 class Machine:
     """Measured once, in the run that uses it."""
 
-    flops: float  # multiplications and additions a second, in a large float32 matrix product
-    bandwidth: float  # bytes a second, summing an array that no cache can hold
+    flops: float  # multiplications and additions per second, in a large float32 matrix product
+    bandwidth: float  # bytes per second, summing an array larger than any cache
     threads: int
 
 
 @dataclass(frozen=True)
 class Work:
-    """How much one utterance asks for in one step of its episode."""
+    """The size of one step of one utterance."""
 
     frames: int  # S of the encoder
-    nodes: int  # of the tree, which are scored
+    nodes: int  # of the tree, all of them scored
     levels: int  # of the search
-    searched: int  # nodes that the search visits, over all levels
+    searched: int  # nodes that the search visits, on all levels
     greedy_levels: int  # of the final decode
 
 
 @torch.no_grad()
 def measure() -> Machine:
-    """The best of several attempts at each."""
+    """The best of several attempts for each rate."""
     a = torch.randn(2048, 2048)
     big = torch.ones(1 << 26)  # 256 MB
     return Machine(
@@ -46,21 +46,24 @@ def measure() -> Machine:
 
 
 def limit(machine: Machine, dims: Dimensions, work: Work, batch: int = 1) -> dict[str, float]:
-    """Seconds that each stage needs at least: its products at the rate of large ones, and where few rows meet all the
-    weights, those weights read once at every level, for a whole batch at once."""
+    """Seconds that each stage needs at least.
+
+    Matrix products run at the rate of large ones. In a search, where few rows meet all the weights, the weights are
+    also read once per level, for the whole batch.
+    """
     d, f, V, S = dims.state, dims.audio_ffn, dims.vocab_size, work.frames
     E, D = dims.audio_layers, dims.text_layers
     linear = E * S * 2 * (4 * d * d + 2 * d * f)
     attention = E * 4 * S * S * d
     cross = D * S * 4 * d * d  # keys and values for the decoder
     layer = 2 * (6 * d * d + 2 * d * dims.text_ffn)  # one node in one decoder layer
-    seen = 4 * S * d  # what a node hears in one decoder layer
+    attended = 4 * S * d  # cross-attention of one node in one decoder layer
     weights = 4 * (D * layer // 2 + V * d)  # bytes read at every level of a search
-    heard = 4 * D * 2 * S * d  # bytes of cross-attention keys and values, read at every level
+    keys = 4 * D * 2 * S * d  # bytes of cross-attention keys and values, read at every level
 
     def searching(nodes: int, levels: int) -> float:
-        products = nodes * (D * (layer + seen) + 2 * V * d)
-        return products / machine.flops + levels * (weights / batch + heard) / machine.bandwidth
+        products = nodes * (D * (layer + attended) + 2 * V * d)
+        return products / machine.flops + levels * (weights / batch + keys) / machine.bandwidth
 
     convolutions = 2 * 3 * d * (2 * S * dims.n_mels + S * d)
     forward = linear + attention + cross
@@ -68,10 +71,10 @@ def limit(machine: Machine, dims: Dimensions, work: Work, batch: int = 1) -> dic
         "stem": convolutions / machine.flops,
         "encode": forward / machine.flops,
         "search": searching(work.searched, work.levels),
-        "score": work.nodes * D * (layer + seen) / machine.flops,
-        # no weight has a gradient: a linear layer costs as much as forward, attention two and a half times; the head
-        # leads back through the vocabulary once
-        "backward": (linear + cross + 2.5 * attention + work.nodes * (D * (layer + 2.5 * seen) + 2 * V * d))
+        "score": work.nodes * D * (layer + attended) / machine.flops,
+        # Weights have no gradient: a linear layer costs as much as forward, attention two and a half times as much.
+        # The head's gradient is one product with the vocabulary matrix.
+        "backward": (linear + cross + 2.5 * attention + work.nodes * (D * (layer + 2.5 * attended) + 2 * V * d))
         / machine.flops,
         "optimiser": 0.0,
         "decode": forward / machine.flops + searching(work.greedy_levels, work.greedy_levels),

@@ -1,8 +1,8 @@
-"""Peak memory of one step, each engine in a process of its own.
+"""Peak memory of one step, each engine in its own process.
 
     python -m sharpen.benchmarks.memory base em-tok 64 reference 150 clip.npy
 
-prints the peak of its resident memory in bytes, or what went wrong.
+prints the peak of its resident memory in bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from sharpen.benchmarks.episodes import Bench, Case, Clip
+from sharpen.benchmarks.episodes import Bench, BenchCase, Clip
 from sharpen.models.weights.load import load_checkpoint
 
 
-def peak(model: str, case: Case, clip: Clip) -> int | str:
-    """Bytes that a fresh process needed at most to load the model and run one step; why not, where it did not end."""
+def peak(model: str, case: BenchCase, clip: Clip) -> int | str:
+    """Peak memory, in bytes, of a new process that loads the model and runs one step; or why that failed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "clip.npy"
         np.save(path, clip.samples)
@@ -30,20 +30,20 @@ def peak(model: str, case: Case, clip: Clip) -> int | str:
         )
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:]
-        return f"ended with {done.returncode}: {last[0] if last else 'no message; out of memory?'}"
+        return f"failed with exit code {done.returncode}: {last[0] if last else 'no message; out of memory?'}"
     return int(done.stdout)
 
 
 def main(words: list[str]) -> int:
     model, method, samples, engine, cap, path = words
     bench = Bench(load_checkpoint(model))
-    bench.time(Case(engine, method, int(samples)), [Clip("clip", np.load(path), int(cap))], steps=1)
+    bench.time(BenchCase(engine, method, int(samples)), [Clip("clip", np.load(path), int(cap))], steps=1)
     print(_peak())
     return 0
 
 
 def _peak() -> int:
-    """Of this process alone: Linux's `ru_maxrss` begins with what the parent held when it forked."""
+    """Of this process alone: on Linux `ru_maxrss` includes what the parent held when it forked."""
     status = Path("/proc/self/status")
     if status.exists():
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

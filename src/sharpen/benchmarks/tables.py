@@ -1,4 +1,4 @@
-"""The benchmark's outcome as tables and pictures."""
+"""The result of the benchmark as tables and a figure."""
 
 from __future__ import annotations
 
@@ -6,92 +6,93 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpen.benchmarks.bench import BATCH, MAIN, WIDE, Line, Outcome
+from sharpen.benchmarks.bench import BATCH, MAIN, WIDE, BenchResult, CaseResult
 from sharpen.benchmarks.machine import STAGES
 from sharpen.errors import SharpenError
+from sharpen.evaluation.report.drawing import new_figure, save_figure
+from sharpen.speech.writers import check_writable
+from sharpen.terminal import columns
 
 ENGINES = [("reference", 1), ("exact", 1), ("exact", BATCH), ("fastest", 1), ("fastest", BATCH)]  # shown side by side
-GOALS = {  # name -> the least that will do, whether more is better, what it says
-    "exact_vs_reference": (4.0, True, "em-tok, G = 16, exact, against the reference: times faster"),
-    "batch4_vs_reference": (5.0, True, "the same, batches of 4 utterances: times faster"),
-    "fastest_vs_reference": (10.0, True, "sparse padding, as in --preset fastest, against the reference: times faster"),
-    "em_tok_vs_greedy_em": (1.5, False, "em-tok, G = 16, against greedy-em, exact: times its seconds"),
-    "memory_vs_reference": (0.25, False, f"peak memory at G = {WIDE} against the reference: share of it"),
-    "vs_limit": (2.5, False, "a whole exact episode against the machine's limit: times its seconds"),
+GOALS = {  # ratio -> the goal, whether more is better, its meaning
+    "exact_vs_reference": (4.0, True, "em-tok, G = 16, exact: times faster than the reference"),
+    "batch4_vs_reference": (5.0, True, "the same in batches of 4 utterances"),
+    "fastest_vs_reference": (10.0, True, "the same with sparse padding, as in --preset fastest"),
+    "em_tok_vs_greedy_em": (1.5, False, "time of em-tok, G = 16, divided by that of greedy-em, exact"),
+    "memory_vs_reference": (0.25, False, f"peak memory at G = {WIDE}, divided by the reference's"),
+    "vs_limit": (2.5, False, "time of an exact episode, divided by the machine's limit"),
 }
 
 
-def as_text(outcome: Outcome) -> str:
-    """Every table, with a line about what was run."""
-    m = outcome.machine
+def as_text(result: BenchResult) -> str:
+    """All tables, below a description of the run."""
+    m = result.machine
     head = (
-        f"{outcome.what}; {m.threads} threads; matrix products {m.flops / 1e9:.0f} GFLOP/s, "
+        f"{result.utterances}; {m.threads} threads; matrix products {m.flops / 1e9:.0f} GFLOP/s, "
         f"memory {m.bandwidth / 1e9:.0f} GB/s.\n"
-        "Seconds of an episode of 10 steps for a mean utterance; x = times faster than the reference."
+        "Seconds of an episode of 10 steps, mean over the utterances; x = times faster than the reference."
     )
-    notes = "\n".join(outcome.notes)
-    parts = [head, _cases(outcome), notes, _limits(outcome), _memory(outcome), _growth(outcome), _ratios(outcome)]
+    notes = "\n".join(result.notes)
+    parts = [head, _cases(result), notes, _limits(result), _memory(result), _growth(result), _ratios(result)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _cases(outcome: Outcome) -> str:
+def _cases(result: BenchResult) -> str:
     rows: list[tuple[str, ...]] = [
         ("model", "method", "G", "engine", "B", "n", *STAGES, "total", "x", "per s of audio")
     ]
-    for line in outcome.lines:
-        case = line.case
-        reference = outcome.find("reference", case.method, case.samples, model=line.model)
-        ratio = f"{reference.seconds / line.seconds:.1f}" if reference else ""
-        rows.append((line.model, case.method, str(case.samples), case.engine, str(case.batch), str(line.clips),
-                     *(f"{line.stages[s]:.2f}" for s in STAGES), f"{line.seconds:.1f}", ratio,
-                     f"{line.seconds / line.audio:.2f}"))  # fmt: skip
+    for one in result.cases:
+        case = one.case
+        reference = result.find("reference", case.method, case.samples, model=one.model)
+        ratio = f"{reference.seconds / one.seconds:.1f}" if reference else ""
+        rows.append((one.model, case.method, str(case.samples), case.engine, str(case.batch), str(one.clips),
+                     *(f"{one.stages[s]:.2f}" for s in STAGES), f"{one.seconds:.1f}", ratio,
+                     f"{one.seconds / one.audio:.2f}"))  # fmt: skip
     return _table(rows)
 
 
-def _limits(outcome: Outcome) -> str:
-    """What every stage would take at the machine's limit, and how many times longer it takes."""
+def _limits(result: BenchResult) -> str:
+    """The seconds of every stage at the machine's limit, and how many times longer ours take."""
     stages = [stage for stage in STAGES if stage != "optimiser"]
     rows = [("engine", "B", *stages, "episode", "x of ours", "x at the limit")]
-    reference = outcome.find("reference", *MAIN)
+    reference = result.find("reference", *MAIN)
     for engine, batch in ENGINES[1:]:
-        line = outcome.find(engine, *MAIN, batch=batch)
-        if line is None or line.limits is None:
+        one = result.find(engine, *MAIN, batch=batch)
+        if one is None or one.limits is None:
             continue
-        total, own = sum(line.limits.values()), line.seconds
-        cells = [f"{line.limits[s]:.2f} ({line.stages[s] / max(line.limits[s], 1e-9):.1f})" for s in stages]
+        total, own = sum(one.limits.values()), one.seconds
+        cells = [f"{one.limits[s]:.2f} ({one.stages[s] / max(one.limits[s], 1e-9):.1f})" for s in stages]
         gains = [f"{reference.seconds / t:.1f}" if reference else "" for t in (own, total)]
         rows.append((engine, str(batch), *cells, f"{total:.1f} ({own / total:.2f})", *gains))
     if len(rows) == 1:
         return ""
     head = (
-        f"Seconds at the machine's limit (and how many times that ours takes), {outcome.model}, em-tok, G = 16;\n"
-        "x = times faster than the reference, as ours is and as an episode at the limit would be:\n"
+        f"Seconds at the machine's limit (and how many times longer ours take), {result.model}, em-tok, G = 16;\n"
+        "x = times faster than the reference: ours, and an episode at the limit:\n"
     )
     return head + _table(rows)
 
 
-def _memory(outcome: Outcome) -> str:
-    def told(size: int | str) -> str:
+def _memory(result: BenchResult) -> str:
+    def shown(size: int | str) -> str:
         return size if isinstance(size, str) else f"{size / 2**20:.0f} MB"
 
-    sizes = ", ".join(f"{engine} {told(size)}" for engine, size in outcome.memory.items())
-    return f"Peak memory of a process that loads {outcome.model} and runs one step of em-tok at G = {WIDE}: {sizes}."
+    sizes = ", ".join(f"{engine} {shown(size)}" for engine, size in result.memory.items())
+    return f"Peak memory of a process that loads {result.model} and runs one step of em-tok at G = {WIDE}: {sizes}."
 
 
-def _growth(outcome: Outcome) -> str:
-    if not outcome.growth:
+def _growth(result: BenchResult) -> str:
+    if not result.growth:
         return ""
     rows = [
-        (axis, *(f"{value:g}: {seconds:.2f} s" for value, seconds in points)) for axis, points in outcome.growth.items()
+        (axis, *(f"{value:g}: {seconds:.2f} s" for value, seconds in points)) for axis, points in result.growth.items()
     ]
-    longest = max(map(len, rows))
-    padded = [(*row, *[""] * (longest - len(row))) for row in rows]
-    return _table([("one step against", *[""] * (longest - 1)), *padded])
+    return _table([("one step against",), *rows])
 
 
-def _ratios(outcome: Outcome) -> str:
+def _ratios(result: BenchResult) -> str:
     rows = [("ratio", "measured", "goal", "", "what")]
-    for name, value in outcome.ratios().items():
+    for name, value in result.ratios().items():
         goal, more, what = GOALS[name]
         reached = "" if value is None else "reached" if (value >= goal) == more else "NOT reached"
         rows.append((name, "not measured" if value is None else f"{value:.2f}", f"{'>=' if more else '<='} {goal:g}",
@@ -100,45 +101,44 @@ def _ratios(outcome: Outcome) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(columns(rows))
 
 
-def plot(outcome: Outcome, path: Path) -> None:
-    """Where an episode's time goes before and after, and how a step grows along each axis."""
-    try:
-        import matplotlib
+def check_plot(path: Path) -> None:
+    """Raises now if `plot` could not write to the path later."""
+    suffixes = new_figure(1, 1).canvas.get_supported_filetypes()
+    if path.suffix.lower().lstrip(".") not in suffixes:
+        raise SharpenError(f"{path} has no suffix that a figure can have; give one of .{', .'.join(sorted(suffixes))}")
+    check_writable(path)
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise SharpenError("drawing needs matplotlib: pip install 'sharpen[report]'") from error
-    axes_count = 1 + len(outcome.growth)
-    columns = min(3, axes_count)
-    lines = -(-axes_count // columns)
-    figure, grid = pyplot.subplots(lines, columns, figsize=(4.6 * columns, 3.4 * lines), squeeze=False)
+
+def plot(result: BenchResult, path: Path) -> None:
+    """Writes a figure: the stages of an episode for each engine, and the time of a step along each axis."""
+    count = 1 + len(result.growth)
+    across = min(3, count)
+    down = -(-count // across)
+    figure = new_figure(4.6 * across, 3.4 * down)
+    grid = figure.subplots(down, across, squeeze=False)
     flat: list[Any] = list(grid.flat)
-    found = [outcome.find(engine, *MAIN, batch=batch) for engine, batch in ENGINES]
-    _draw_stages(flat[0], [line for line in found if line is not None])
-    for axes, (name, points) in zip(flat[1:], outcome.growth.items(), strict=False):
+    shown = [result.find(engine, *MAIN, batch=batch) for engine, batch in ENGINES]
+    _draw_stages(flat[0], [one for one in shown if one is not None])
+    for axes, (name, points) in zip(flat[1:], result.growth.items(), strict=False):
         axes.plot(*zip(*points, strict=True), marker="o", color="#2a6f97")
         axes.set(xlabel=name, ylabel="seconds of a step", ylim=(0, 1.1 * max(seconds for _, seconds in points)))
         axes.grid(alpha=0.3)
-    for axes in flat[axes_count:]:
+    for axes in flat[count:]:
         axes.set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    save_figure(figure, path, dpi=150)
 
 
-def _draw_stages(axes: Any, lines: Sequence[Line]) -> None:
+def _draw_stages(axes: Any, cases: Sequence[CaseResult]) -> None:
     colours = ["#adb5bd", "#2a6f97", "#e07a5f", "#81b29a", "#3d405b", "#f2cc8f", "#b5838d"]
-    names = [f"{line.case.engine}{', 4 at once' if line.case.batch > 1 else ''}" for line in lines]
-    left = [0.0] * len(lines)
+    names = [f"{one.case.engine}{', batches of 4' if one.case.batch > 1 else ''}" for one in cases]
+    left = [0.0] * len(cases)
     for stage, colour in zip(STAGES, colours, strict=True):
-        widths = [line.stages[stage] for line in lines]
+        widths = [one.stages[stage] for one in cases]
         axes.barh(names, widths, left=left, color=colour, label=stage)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axes.invert_yaxis()
-    axes.set(xlabel="seconds of an em-tok episode, G = 16", title="where the time goes")
+    axes.set(xlabel="seconds of an em-tok episode, G = 16", title="stages of an episode")
     axes.legend(fontsize=7, loc="lower right")

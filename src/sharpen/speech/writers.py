@@ -6,6 +6,7 @@ is complete: an error or an interrupt leaves an earlier transcript as it was, an
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -117,7 +118,7 @@ class TranscriptFiles:
                 WRITERS[name].start(self._open[name])
         except OSError as error:
             self.discard()
-            raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another folder") from error
+            raise _unwritable(path, error) from error
         return self
 
     def add(self, segment: Segment) -> None:
@@ -277,8 +278,29 @@ def write_text(path: str | Path, text: str) -> Path:
     except BrokenPipeError:
         raise  # the reader stopped reading, as in `| head`
     except OSError as error:
-        raise SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another path") from error
+        raise _unwritable(path, error) from error
     return path
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises now if `write_text` could not write to the path later; makes missing folders and leaves no file."""
+    path = Path(path)
+    if _DESCRIPTOR.fullmatch(str(path)):
+        return
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not path.exists() or path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = _aside(_behind_links(path))
+            aside.touch()
+            aside.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> SharpenError:
+    return SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another path")
 
 
 def _descriptor(path: Path) -> int | None:
