@@ -295,9 +295,7 @@ def test_the_command_builds_and_shows(clean, noises, tmp_path, capsys):
 
 def test_the_command_leaves_long_utterances_out(clean, tmp_path, capsys):
     paths = ("--librispeech", tmp_path / "clean", "--out", tmp_path / "out", "--snr", "10", "--domains", "GS", "-q")
-    with pytest.raises(
-        SharpenError, match=r"none of 5 utterances can be used .*over the limit of 0.2 s"
-    ):
+    with pytest.raises(SharpenError, match=r"none of 5 utterances can be used .*over the limit of 0.2 s"):
         run("ls-c", *paths, "--max-seconds", "0.2")
     with pytest.raises(SystemExit) as usage:
         run("ls-c", *paths, "--overflow", "loud")
