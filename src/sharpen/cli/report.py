@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -50,13 +51,19 @@ def _report(args: argparse.Namespace) -> int:
     if args.markdown or not written:
         beside = Path(args.markdown).parent if args.markdown else Path()
         addresses = [[Path(os.path.relpath(path, beside)).as_posix() for path in paths] for paths in images]
-        text = report.as_markdown(made, addresses)
         if args.markdown:
-            written.append(write_text(args.markdown, text))
+            written.append(write_text(args.markdown, report.as_markdown(made, addresses, _command(args))))
         else:
-            print(text, end="")
+            print(report.as_markdown(made, addresses), end="")
     for path in (*written, *(path for paths in images for path in paths)):
         print(f"sharpen: wrote {path}", file=sys.stderr)
     if made.failed:
         print(f"sharpen: {len(made.failed)} rows failed; they are listed in the report", file=sys.stderr)
     return DONE
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command that gives these numbers, without the options that say where they go."""
+    against = ["--against", args.against] if args.against != "source" else []
+    without = ["--without", args.without] if args.without else []
+    return shlex.join(["sharpen", "report", *args.results, *against, *without])
