@@ -14,6 +14,7 @@ from sharpen.models.states import Encoded, Prepared
 from sharpen.models.whisper import WhisperPolicy
 
 SPEECH = [200, 900, None, 2990]  # feature frames; None: full padding
+FEATURES = torch.randn(4, 80, 3000, generator=torch.Generator().manual_seed(1))
 OUTPUTS = [[(5, 6), (5, 7, 8)], [(9,)], [(5, 7, 1, 2), (4,), (5, 7, 3)], [(1, 1)]]
 
 
@@ -27,9 +28,8 @@ def singles(small):
     """Four utterances, prepared one by one, with prompts of different lengths."""
     t = small.checkpoint.tokenizer
     prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
-    features = torch.randn(4, 80, 3000, generator=torch.Generator().manual_seed(1))
     return [
-        small.prepare(features[b : b + 1], [[t.sot_prev, *range(400, 400 + b), *prompt]], count and [count])
+        small.prepare(FEATURES[b : b + 1], [[t.sot_prev, *range(400, 400 + b), *prompt]], count and [count])
         for b, count in enumerate(SPEECH)
     ]
 
@@ -125,8 +125,8 @@ def test_every_kept_frame_has_its_number(small, singles):
     assert thin.frames[0, :125].tolist() == list(range(125))
     assert thin.frames[0, 125:128].tolist() == [127, 131, 135]
     assert (thin.frames[0].diff() > 0).all()
-    assert torch.equal(thin.stem[0], small.prepare(torch.randn(
-        4, 80, 3000, generator=torch.Generator().manual_seed(1))[:1], thin.prompts).stem[0, thin.frames[0]])  # fmt: skip
+    whole = small.prepare(FEATURES[:1], thin.prompts)
+    assert torch.equal(thin.stem[0], whole.stem[0, thin.frames[0]])
     joined = Prepared.join([thin, full])
     assert joined.frames[0, : thin.frames.shape[1]].tolist() == thin.frames[0].tolist()
     assert torch.equal(small.encode(joined).frames, joined.frames)
