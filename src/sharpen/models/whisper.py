@@ -52,6 +52,11 @@ class WhisperPolicy:
     def vocabulary(self) -> Tensor:
         return self._matrices.vocabulary
 
+    @property
+    def seconds_per_frame(self) -> float:
+        """How far two encoder frames are apart: frame n of a window is at n times this."""
+        return 2 * self.checkpoint.mel.hop_length / self.checkpoint.mel.sampling_rate
+
     def mask(self, depths: Tensor) -> Tensor:
         return (depths == 0).long()
 
