@@ -32,11 +32,11 @@ from sharpen.evaluation.runs.store import Store, read_rows
 from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree, pack
+from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import MARGIN, condense
 from sharpen.models.states import Encoded, Prepared
 from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.models.log_mel import log_mel
 
 BATCH = 8
 

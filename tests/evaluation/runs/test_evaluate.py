@@ -15,7 +15,7 @@ from models.weights.writers import small_model, write_openai
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora.corpus import read_corpus
-from sharpen.evaluation.report.lines import lines
+from sharpen.evaluation.report.lines import group_lines
 from sharpen.evaluation.runs import evaluate as room
 from sharpen.evaluation.runs.evaluate import evaluate, load_model, local
 from sharpen.evaluation.runs.normalisers import normaliser
@@ -122,7 +122,7 @@ def test_stopping_rules_are_evaluated(place, tmp_path):
     assert [len(row.trace["H_tok"]) for row in settled] == [1, 2, 2] * 2
     assert not any(row.trace["stopped"] for row in never)
     assert [row.trace["stopped"].split(":")[0] for row in settled] == ["", "settled", "settled"] * 2
-    (found,) = lines(rows).values()
+    (found,) = group_lines(rows).values()
     assert [line.label for line in found if line.steps == 4] == [
         "em-tok-b · 4 steps · stop none",
         "em-tok-b · 4 steps · stop settled",
