@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -93,12 +94,19 @@ def _transcribe(args: argparse.Namespace) -> int:
     from sharpen.speech.writers import parse_formats
 
     formats = parse_formats(args.output_format or "all") if args.output_format or args.output_dir else []
+    from sharpen.models.weights.load import find_checkpoint
+
+    checkpoint = find_checkpoint(args.model)  # a thread verifies it while torch is imported
+    gc.disable()  # nothing that an import makes is garbage, and looking for it takes longer than the rest of our own
     import torch  # only now: a mistake on the command line is answered at once
 
     from sharpen.speech.files import transcribe_files
     from sharpen.speech.options import Options
     from sharpen.speech.presets import PRESETS, default_device
     from sharpen.speech.transcribe import load
+
+    gc.freeze()
+    gc.enable()
 
     preset = PRESETS[args.preset]
     device = default_device() if args.device == "auto" else args.device
@@ -126,7 +134,7 @@ def _transcribe(args: argparse.Namespace) -> int:
     )
     if args.threads:
         torch.set_num_threads(args.threads)
-    model = load(args.model, device=device, dtype=args.dtype or preset.dtype(device))
+    model = load(checkpoint, device=device, dtype=args.dtype or preset.dtype(device))
     model.check(options)
     report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
     events = transcribe_files(model, args.files, options, args.output_dir or ".", formats, report.on_step)

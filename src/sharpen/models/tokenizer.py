@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 
 from sharpen.errors import WeightsError
 from sharpen.models.languages import LANGUAGES, language_code
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 __all__ = ["LANGUAGES", "WhisperTokenizer", "language_code"]
 
@@ -89,9 +89,10 @@ class WhisperTokenizer:
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             pieces, specials, added = _parse_tokens(tree)
-            known = [vocabulary(kind) for kind in ("english", "multilingual")]
-            ours = [merges for tokens, merges in known if tokens == pieces[: len(tokens)]]
-            merges = ours[0] if ours else _parse_merges(tree)
+            kinds = ("english", "multilingual")
+            known = (vocabulary(kind) for kind in (kinds if len(pieces) <= _ENGLISH_EOT else kinds[::-1]))
+            ours = next((merges for tokens, merges in known if tokens == pieces[: len(tokens)]), None)
+            merges = _parse_merges(tree) if ours is None else ours
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
             raise WeightsError(
                 f"{path}: not a byte-level BPE tokenizer.json ({type(error).__name__}: {error}); "
@@ -224,7 +225,11 @@ class WhisperTokenizer:
         return {token: text.encode() for text, token in self.added.items()}
 
     @cached_property
-    def _engine(self) -> Tokenizer:
+    def _engine(self) -> "Tokenizer":
+        from tokenizers import AddedToken, Tokenizer  # here, because transcribing seldom encodes text
+        from tokenizers.models import BPE
+        from tokenizers.pre_tokenizers import ByteLevel
+
         symbols = ["".join(SYMBOL_OF_BYTE[byte] for byte in piece) for piece in self.pieces]
         vocab = {symbol: token for token, symbol in enumerate(symbols) if symbol} | dict(self.added)
         engine = Tokenizer(BPE(vocab, [(symbols[left], symbols[right]) for left, right in self.merges.tolist()]))
@@ -239,7 +244,7 @@ def vocabulary(kind: str) -> tuple[tuple[bytes, ...], NDArray[np.uint32]]:
     with files("sharpen.models").joinpath("assets/vocabularies.npz").open("rb") as file:
         merges: NDArray[np.uint32] = np.load(file, allow_pickle=False)[kind].astype(np.uint32)
     pieces = list(BYTE_TOKENS)
-    for left, right in merges.tolist():
+    for left, right in zip(*merges.T.tolist(), strict=True):
         pieces.append(pieces[left] + pieces[right])
     return tuple(pieces), merges
 
@@ -257,9 +262,13 @@ def _parse_tokens(tree: dict[str, Any]) -> tuple[tuple[bytes, ...], dict[str, in
     not_text = set(specials.values())
     specials = {name: token for name, token in specials.items() if not _TIMESTAMP.fullmatch(name)}
     of_text = {symbols: _token(token) for symbols, token in vocab.items() if token not in not_text}
+    unknown = set("".join(of_text)) - BYTE_OF_SYMBOL.keys()
+    if unknown:
+        raise ValueError(f"{min(unknown)!r} stands for no byte")
+    bytes_of = str.maketrans({symbol: chr(byte) for symbol, byte in BYTE_OF_SYMBOL.items()})
     pieces = [b""] * (max(of_text.values()) + 1)
     for symbols, token in of_text.items():
-        pieces[token] = bytes([BYTE_OF_SYMBOL[symbol] for symbol in symbols])
+        pieces[token] = symbols.translate(bytes_of).encode("latin-1")
     return tuple(pieces), specials, added
 
 

@@ -13,7 +13,7 @@ import torch
 from sharpen.errors import SharpenError
 from sharpen.method.episode import StepListener
 from sharpen.models.weights.checkpoint import Checkpoint
-from sharpen.models.weights.load import load_checkpoint
+from sharpen.models.weights.load import Found, load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Adapted, Decoded, Window, decode, prompt
@@ -256,10 +256,10 @@ class Model:
         return Job(audio, options, self.checkpoint)
 
 
-def load(name: str | Path = "base", *, device: str = "auto", dtype: Dtype = "float32") -> Model:
+def load(name: str | Path | Found = "base", *, device: str = "auto", dtype: Dtype = "float32") -> Model:
     """Loads a Whisper: a directory or file, an installed weights package, a size name, or a Hugging Face id."""
     with torch.inference_mode(False):  # weights that are made inside of it could never be adapted
-        checkpoint = load_checkpoint(name)
+        checkpoint = name.load() if isinstance(name, Found) else load_checkpoint(name)
         device = default_device() if device == "auto" else device
         try:
             return Model(checkpoint, device, getattr(torch, dtype))
