@@ -3,7 +3,7 @@
 Every released Whisper uses one of two vocabularies, GPT-2's (English-only) or the multilingual one, so they are
 shipped here as merge pairs and a checkpoint without a tokeniser (ggml, OpenAI's files) still has one.
 
-A `tokenizer.json` next to the checkpoint is read for its tokens and specials; words that fine-tuning added behind the
+A `tokenizer.json` next to the checkpoint is read for its tokens and specials; words that fine-tuning added after the
 timestamps are text like any other. Where its tokens are one of the two known vocabularies, the merges are ours: the
 copy that travels with many multilingual checkpoints has lost its first merge, "Ġ t", and so splits " the" in two tokens
 the model has never seen together.
@@ -67,14 +67,14 @@ class WhisperTokenizer:
     merges: NDArray[np.uint32] = field(repr=False)  # (N, 2) token ids, the most urgent first
     specials: Mapping[str, int] = field(repr=False)  # "<|endoftext|>" -> id; timestamps are not listed
     vocab_size: int
-    added: Mapping[str, int] = field(default_factory=dict, repr=False)  # whole words that a fine-tuned model learned
+    added: Mapping[str, int] = field(default_factory=dict, repr=False)  # whole words that fine-tuning added
 
     @classmethod
     def of_kind(cls, vocab_size: int, where: str = "the model") -> "WhisperTokenizer":
-        """The tokeniser of a released Whisper, told by its vocabulary size; `where` is for the error message."""
+        """The tokeniser of a released Whisper, by its vocabulary size; `where` is for the error message."""
         if vocab_size not in (ENGLISH, MULTILINGUAL, V3):
             raise WeightsError(
-                f"{where}: a vocabulary of {vocab_size} tokens is none of Whisper's (English-only {ENGLISH}, "
+                f"{where}: a vocabulary of {vocab_size} tokens is not one of Whisper's (English-only {ENGLISH}, "
                 f"multilingual {MULTILINGUAL}, large-v3 {V3}); put the model's tokenizer.json next to its weights"
             )
         languages = list(LANGUAGES) if vocab_size == V3 else list(LANGUAGES)[:-1]
@@ -105,13 +105,13 @@ class WhisperTokenizer:
         needed = max(*specials.values(), *added.values(), last_timestamp, len(pieces) - 1) + 1
         if needed > vocab_size:
             raise WeightsError(
-                f"{path}: this tokeniser needs {needed} tokens and the model has {vocab_size}; take the tokenizer.json "
+                f"{path}: this tokeniser needs {needed} tokens and the model has {vocab_size}; use the tokenizer.json "
                 "that belongs to this checkpoint"
             )
         return cls(pieces, merges, specials, vocab_size, added)
 
     def encode(self, text: str) -> list[int]:
-        """Text to tokens. Special tokens written out in the text stay text: a prompt cannot give orders."""
+        """Text to tokens. Special tokens written out in the text stay text: a prompt cannot inject one."""
         return [int(token) for token in self._engine.encode(text, add_special_tokens=False).ids]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
@@ -161,7 +161,7 @@ class WhisperTokenizer:
         return frozenset((self.sot, self.translate, self.transcribe, self.sot_lm, self.sot_prev, self.no_speech))
 
     def suppressed_first(self) -> tuple[int, ...]:
-        """What may not come first: a blank, or the end."""
+        """What an output may not start with: a blank, or EOS."""
         return (self.encode(" ")[0], self.eot)
 
     @property
@@ -202,7 +202,7 @@ class WhisperTokenizer:
 
     @property
     def timestamp_end(self) -> int:
-        """The first token behind the timestamps."""
+        """The first token after the timestamps."""
         return self.timestamp_begin + TIMESTAMPS
 
     @property

@@ -138,7 +138,7 @@ def test_a_path_that_is_not_there_is_called_a_path(name):
 def test_unknown_names():
     with pytest.raises(WeightsError, match=r"unknown model 'huge'.*large-v3-turbo.*owner/name"):
         load_checkpoint("huge")
-    with pytest.raises(WeightsError, match="neither a path here nor a model id"):
+    with pytest.raises(WeightsError, match="neither an existing path nor a model id"):
         load_checkpoint("some body/thing")
 
 
