@@ -94,9 +94,9 @@ def _transcribe(args: argparse.Namespace) -> int:
     from sharpen.speech.writers import parse_formats
 
     formats = parse_formats(args.output_format or "all") if args.output_format or args.output_dir else []
-    from sharpen.models.weights.load import find_checkpoint
+    from sharpen.models.weights.load import find_ahead
 
-    checkpoint = find_checkpoint(args.model)  # a thread verifies it while torch is imported
+    checkpoint = find_ahead(args.model)  # a thread verifies it while torch is imported
     gc.disable()  # nothing that an import makes is garbage, and looking for it takes longer than the rest of our own
     import torch  # only now: a mistake on the command line is answered at once
 

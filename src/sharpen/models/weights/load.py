@@ -70,6 +70,14 @@ def find_checkpoint(name: str | Path, *, cache_dir: str | Path | None = None, lo
     return Found(str(name), _locate(str(name), isinstance(name, Path), cache_dir, local_files_only))
 
 
+def find_ahead(name: str) -> Found | str:
+    """The checkpoint if it is on this machine; else the name, which `load_checkpoint` downloads or refuses."""
+    try:
+        return find_checkpoint(name, local_files_only=True)
+    except WeightsError:
+        return name
+
+
 def load_checkpoint(
     name: str | Path, *, cache_dir: str | Path | None = None, local_files_only: bool = False
 ) -> Checkpoint:
