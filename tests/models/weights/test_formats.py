@@ -152,7 +152,7 @@ def test_a_file_in_parts_is_one_file(tmp_path):
         assert len(content) == len(whole)
         assert content.sha256() == hashlib.sha256(whole).hexdigest()
         for start, stop in [(0, 0), (0, 1), (4999, 5001), (2990, 7010), (0, len(whole)), (9999, 10000), (10000, 10240)]:
-            assert content.bytes(start, stop) == whole[start:stop]
+            assert content.view(start, stop) == whole[start:stop]
 
 
 @pytest.mark.parametrize("kind", ["ctranslate2-float16", "openai-float16", "ggml-float16", "safetensors-float16"])
