@@ -1,4 +1,4 @@
-"""The straightforward episode: what one would write with transformers alone, carefully, and what ours is compared to.
+"""The straightforward episode: a careful implementation with transformers alone, which ours is compared to.
 
 Each step encodes the audio once, finds G hypotheses with `GenerationMixin.generate` (key/value cache, encoder outputs
 handed over), scores them as G padded rows of one teacher-forced pass over expanded encoder states with full logits,
@@ -89,8 +89,8 @@ class Reference:
     ) -> ReferenceStep:
         """Loss and gradient of one step; given hypotheses are scored instead of searched.
 
-        Over a large vocabulary a float32 softmax sums to 1 only within some 1e-5, and its gradient carries that along;
-        `softmax` can ask for more digits, to compare.
+        Over a large vocabulary a float32 softmax sums to 1 only to about 1e-5, and its gradient is no
+        more exact; `softmax` sets a wider type, for comparing.
         """
         if method not in SEARCHES:
             raise SharpenError(f"the reference knows {', '.join(SEARCHES)}, not {method!r}")

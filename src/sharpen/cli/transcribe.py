@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,15 +53,22 @@ def _transcribe(args: argparse.Namespace) -> int:
 
     formats = parse_formats(args.output_format or "all") if args.output_format or args.output_dir else []
     options = make_options(args)
+    from sharpen.models.weights.load import find_ahead
+
+    checkpoint = find_ahead(args.model)  # a thread verifies it while torch is imported
+    gc.disable()  # nothing that an import makes is garbage, and looking for it takes a tenth of the start-up
     import torch  # only now: a mistake on the command line is reported at once
 
+    from sharpen.models.load import load_speech
     from sharpen.speech.files import transcribe_files
-    from sharpen.speech.transcribe import load
+    from sharpen.speech.transcribe import Model
 
+    gc.freeze()
+    gc.enable()
     device, dtype = machine.device_and_dtype(args)
     if args.threads:
         torch.set_num_threads(args.threads)
-    model = load(args.model, device=device, dtype=dtype)
+    model = Model(load_speech(checkpoint, device, dtype))
     model.check(options)
     report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
     events = transcribe_files(model, args.files, options, args.output_dir or ".", formats, report.on_step)

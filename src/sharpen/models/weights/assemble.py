@@ -73,11 +73,11 @@ class _Taker:
     def finish(self) -> None:
         if self.missing:
             raise WeightsError(
-                f"{self.where}: {len(self.missing)} tensors are missing, {self.missing[0]} first; {GET_AGAIN}"
+                f"{self.where}: {len(self.missing)} tensors are missing, such as {self.missing[0]}; {GET_AGAIN}"
             )
         if self.left:
             raise WeightsError(
-                f"{self.where}: {len(self.left)} tensors have no place in Whisper, {min(self.left)} first"
+                f"{self.where}: {len(self.left)} tensors are not part of Whisper, such as {min(self.left)}"
             )
 
 

@@ -9,7 +9,7 @@ from sharpen.models.tokenizer import WhisperTokenizer
 if TYPE_CHECKING:
     from sharpen.models.weights.tensors import WhisperWeights
 
-GET_AGAIN = "get the file again (`sharpen models fetch NAME` does for the known ones)"
+GET_AGAIN = "download the file again (`sharpen models fetch NAME` does for known models)"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ EXPECTED = (
 class Source:
     format: str  # "safetensors" | "openai" | "ctranslate2" | "ggml"
     weights: tuple[Path, ...]  # one file; the shards of safetensors; or the parts of one file, to be joined
-    folder: Path  # where the files about the model are, if the format has them
+    folder: Path  # where the format's other files are: configuration, tokeniser
 
     @property
     def label(self) -> str:
@@ -45,15 +45,15 @@ def identify(path: Path) -> Source:
         if path not in files:
             known = ", ".join(file.name for file in files) or "model.safetensors"
             raise WeightsError(
-                f"{path}: in this directory {known} would be read; put the file as model.safetensors, with its "
-                "config.json, into a directory of its own"
+                f"{path}: the weights of this directory are {known}; copy the file as model.safetensors, with its "
+                "config.json, into another directory"
             )
         return Source("safetensors", files, path.parent)
     # Any CTranslate2 model begins with a small version number and the length of a short name, whatever the model.
     if int.from_bytes(start[:4], "little") < 16 and 0 < int.from_bytes(start[4:6], "little") < 64:
         return Source("ctranslate2", (path,), path.parent)
     if start.startswith((b"GGUF", b"ggjt")):
-        raise WeightsError(f"{path}: a GGUF file; take whisper.cpp's ggml .bin file of this model instead")
+        raise WeightsError(f"{path}: a GGUF file; use whisper.cpp's ggml .bin file of this model instead")
     if start.startswith(b"\x80"):
         raise WeightsError(f"{path}: a bare pickle, which can run code when opened; {EXPECTED}")
     raise WeightsError(f"{path}: not a Whisper checkpoint: it begins with {start[:8]!r}; {EXPECTED}")
@@ -112,7 +112,7 @@ def _identify_directory(folder: Path) -> Source:
     candidates: Sequence[Path] = [model] if model.is_file() else sorted([*folder.glob("*.bin"), *folder.glob("*.pt")])
     if [path.name for path in candidates] == ["pytorch_model.bin"]:
         raise WeightsError(
-            f"{folder}: only pytorch_model.bin, a pickle; save the model once more with save_pretrained, which writes "
+            f"{folder}: only pytorch_model.bin, a pickle; save the model again with save_pretrained, which writes "
             "model.safetensors, and give that directory"
         )
     if len(candidates) > 1:

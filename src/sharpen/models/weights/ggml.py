@@ -18,8 +18,8 @@ _SIZES = (
 )
 _DTYPES = ("float32", "float16")  # by code; from 2 on the weights are quantised
 _QUANTISED = (
-    "quantised weights (type {}), and adaptation needs the real ones; take the f16 file of this model, the one without "
-    "-q5_0, -q5_1 or -q8_0 in its name"
+    "quantised weights (type {}), which cannot be adapted; use the f16 file of this model, with no -q5_0, -q5_1 or "
+    "-q8_0 in its name"
 )
 
 
@@ -29,7 +29,7 @@ def header(reader: Reader) -> Dimensions:
         raise WeightsError(f"{reader.name}: not a ggml file; {GET_AGAIN}")
     *sizes, file_type = reader.numbers("11i", "the sizes")
     dims = dimensions_of(dict(zip(_SIZES, sizes, strict=True)), reader.name)
-    if file_type % 1000 not in (0, 1):  # above the thousands there is the version of the quantisation
+    if file_type % 1000 not in (0, 1):  # the thousands are the version of the quantisation
         raise WeightsError(f"{reader.name}: {_QUANTISED.format(file_type)}")
     return dims
 
@@ -46,13 +46,13 @@ def read(content: Content, where: str) -> Parsed:
     while reader.remaining:
         name, stored = _tensor(reader)
         if name in tensors:
-            raise WeightsError(f"{where}: damaged: {name} comes twice; {GET_AGAIN}")
+            raise WeightsError(f"{where}: damaged: {name} appears twice; {GET_AGAIN}")
         tensors[name] = stored
     return Parsed(dims, tensors)
 
 
 def _check_tokens(reader: Reader, vocab_size: int) -> None:
-    """The text tokens must be those of the model's kind, which our tokeniser has."""
+    """The text tokens must be those of our tokeniser for this kind of model."""
     (count,) = reader.numbers("i", "the number of tokens")
     known = WhisperTokenizer.of_kind(vocab_size, reader.name)
     for token in range(count):

@@ -1,4 +1,4 @@
-"""A Hugging Face directory: config.json, model.safetensors (or its shards), and the files about decoding."""
+"""A Hugging Face directory: config.json, model.safetensors (or its shards), and the decoding settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ _SIZES = {
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors of a directory, every shard of them; empty where there are none."""
+    """The safetensors files of a directory, all shards; empty where there are none."""
     single, index = folder / "model.safetensors", folder / INDEX
     if single.is_file():
         return (single,)
@@ -47,7 +47,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def dimensions(folder: Path) -> Dimensions:
     path = folder / "config.json"
     if not path.is_file():
-        raise WeightsError(f"{folder}: there are safetensors but no config.json beside them; {GET_AGAIN}")
+        raise WeightsError(f"{folder}: safetensors but no config.json; {GET_AGAIN}")
     config = read_json(path)
     if config.get("model_type") != "whisper":
         raise WeightsError(
@@ -96,7 +96,7 @@ def _tensors(path: Path) -> dict[str, Stored]:
                 if dtype not in _DTYPES:
                     raise WeightsError(
                         f"{path}: {name} is stored as {dtype}, expected one of {', '.join(_DTYPES)}: quantised weights "
-                        "cannot be adapted; take the float16 or float32 checkpoint"
+                        "cannot be adapted; use the float16 or float32 checkpoint"
                     )
             return {name: Stored.of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:

@@ -55,19 +55,19 @@ def hugging_face_name(name: str) -> str:
         rest, replaced = re.subn("^" + pattern, replacement, rest)
         if replaced:
             break
-    rest = re.sub(r"\.(query|key|value|out)\.", lambda found: f".{_PROJECTIONS[found[1]]}.", rest)
+    rest = re.sub(r"\.(query|key|value|out)\.", lambda match: f".{_PROJECTIONS[match[1]]}.", rest)
     return f"model.{match[1]}.layers.{match[2]}.{rest}"
 
 
 def dimensions_of(sizes: Mapping[str, object], where: str) -> Dimensions:
-    """Dimensions from OpenAI's names of them; the text side must be as wide as the audio side, as it always is."""
+    """Dimensions from OpenAI's names for them. The text side must be as wide as the audio side."""
     values = {ours: sizes.get(theirs) for ours, theirs in _SIZES.items()}
     state = values["state"]
     if not all(isinstance(value, int) for value in values.values()) or sizes.get("n_text_state") != state:
         raise WeightsError(f"{where}: its dimensions are {dict(sizes)}, not those of a Whisper model; {GET_AGAIN}")
-    found = Dimensions(audio_ffn=4 * state, text_ffn=4 * state, **values)  # type: ignore[operator,arg-type]
-    found.check(where)
-    return found
+    dims = Dimensions(audio_ffn=4 * state, text_ffn=4 * state, **values)  # type: ignore[operator,arg-type]
+    dims.check(where)
+    return dims
 
 
 def dimensions(path: Path) -> Dimensions:

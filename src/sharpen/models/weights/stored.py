@@ -76,8 +76,8 @@ class Content:
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def bytes(self, start: int, stop: int) -> memoryview:
-        """A view; a copy only where the range crosses from one part into the next."""
+    def view(self, start: int, stop: int) -> memoryview:
+        """The bytes of a range; copied only where the range crosses from one part into the next."""
         if len(self.parts) == 1:
             return self.parts[0][start:stop]
         pieces = [
@@ -113,7 +113,7 @@ class Reader:
                 f"{self.remaining} are left; {GET_AGAIN}"
             )
         self.offset += count
-        return self.content.bytes(self.offset - count, self.offset)
+        return self.content.view(self.offset - count, self.offset)
 
     def numbers(self, layout: str, what: str) -> tuple[int, ...]:
         layout = "<" + layout
