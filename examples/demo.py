@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -31,12 +32,12 @@ def methods(steps: int) -> dict[str, sharpen.Options]:
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="base", help="size name, file or directory (default: base)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"updates of each adapted window (default: {STEPS})")
     parser.add_argument("--clips", type=int, help="how many of the clips (default: all)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     model = sharpen.load(args.model)
     chosen = methods(args.steps)
     normalise = normaliser("whisper-en")

@@ -19,13 +19,17 @@ synthesisers = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def make():
-    spec = importlib.util.spec_from_file_location("make_examples", EXAMPLES / "make.py")
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def make():
+    return script("make")
 
 
 def test_there_are_enough_clips_of_every_kind():
@@ -89,11 +93,10 @@ def test_a_missing_synthesiser_is_named(tmp_path):
     assert "Traceback" not in run.stderr
 
 
-def test_the_demo_prints_its_tables():
-    command = [sys.executable, str(EXAMPLES / "demo.py"), "--model", "tiny.en", "--clips", "1", "--steps", "1"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_the_demo_prints_its_tables(capsys):
+    assert script("demo").main(["--model", "tiny.en", "--clips", "1", "--steps", "1"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
     header = next(line for line in lines if line.startswith("clip"))
     methods = ["source", "beam", "greedy-em", "em-tok-b"]
     assert header.split()[-4:] == methods
@@ -104,4 +107,4 @@ def test_the_demo_prints_its_tables():
     assert "Try next:" in lines
     assert "transcribe" in lines[-2]
     assert "models" in lines[-1]
-    assert "4/4 clips" in done.stderr
+    assert "4/4 clips" in printed.err
