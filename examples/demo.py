@@ -1,47 +1,53 @@
-"""Transcribes the example clips with whisper-base, as it is and adapted, beside what was said."""
+"""Transcribes the example clips with whisper-base, without and with adaptation, and compares with the reference."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import textwrap
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
-
-from tqdm import tqdm
 
 import sharpen
 from sharpen.evaluation.runs.normalisers import normaliser
 from sharpen.evaluation.runs.score import ErrorCounts, word_errors
+from sharpen.terminal import columns, progress, wrap
 
 EXAMPLES = Path(__file__).parent
-WIDTH = 32  # of the columns of text
-STEPS = 3  # of the paper's 10, so that a newcomer waits three minutes and not ten
+WIDTH = 32  # terminal columns of a text
+STEPS = 3  # not the paper's 10: three minutes instead of ten
 PLAIN = sharpen.Options(language="en", timestamps=False)
-METHODS = {
-    "source": PLAIN,
-    "beam": replace(PLAIN, decode="beam", beam_size=16),
-    "greedy-em": replace(PLAIN, adapt=sharpen.Adaptation(method="greedy-em", steps=STEPS)),
-    "em-tok-b": replace(PLAIN, adapt=sharpen.Adaptation(method="em-tok-b", steps=STEPS)),
-}
 
 
-def main() -> int:
+def methods(steps: int) -> dict[str, sharpen.Options]:
+    """The methods to compare, by name."""
+    return {
+        "source": PLAIN,
+        "beam": replace(PLAIN, decode="beam", beam_size=16),
+        "greedy-em": replace(PLAIN, adapt=sharpen.Adaptation(method="greedy-em", steps=steps)),
+        "em-tok-b": replace(PLAIN, adapt=sharpen.Adaptation(method="em-tok-b", steps=steps)),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clips", type=int, help="only so many of them")
-    args = parser.parse_args()
-    model = sharpen.load("base")
+    parser.add_argument("--model", default="base", help="size name, file or directory (default: base)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"updates of each adapted window (default: {STEPS})")
+    parser.add_argument("--clips", type=int, help="how many of the clips (default: all)")
+    args = parser.parse_args(arguments)
+    model = sharpen.load(args.model)
+    chosen = methods(args.steps)
     normalise = normaliser("whisper-en")
     clips = [json.loads(line) for line in (EXAMPLES / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
     clips = clips[: args.clips]
     texts: dict[tuple[str, str], str] = {}
     errors: dict[tuple[str, str], ErrorCounts] = {}
-    seconds = dict.fromkeys(METHODS, 0.0)
-    with tqdm(total=len(METHODS) * len(clips), unit="clip", leave=False) as bar:
-        for method, options in METHODS.items():
-            bar.set_description_str(method)
+    seconds = dict.fromkeys(chosen, 0.0)
+    with progress(len(chosen) * len(clips), "clips") as bar:
+        for method, options in chosen.items():
             for clip in clips:
                 start = time.perf_counter()
                 text = model.transcribe(EXAMPLES / clip["audio_filepath"], options).text
@@ -49,21 +55,24 @@ def main() -> int:
                 texts[clip["id"], method] = text
                 errors[clip["id"], method] = word_errors(normalise(clip["text"]), normalise(text))
                 total = sum((e for (_, m), e in errors.items() if m == method), ErrorCounts())
-                bar.set_postfix_str(f"WER {100 * total.rate:.1f} %")
+                bar.set_text(f"{method}: WER {100 * total.rate:.1f} %")
                 bar.update()
-    print(f"whisper-base on {len(clips)} synthetic clips; adapted with {STEPS} steps; normaliser {normalise.label}\n")
+    print(
+        f"Model {args.model} on {len(clips)} synthetic clips; adaptation with {args.steps} steps; "
+        f"normaliser {normalise.label}\n"
+    )
     rows = []
     for clip in clips:
         noise = clip["noise"] if clip["snr"] is None else f"{clip['noise']} {clip['snr']:g} dB"
-        rates = [f"{100 * errors[clip['id'], method].rate:.0f} %" for method in METHODS]
+        rates = [f"{100 * errors[clip['id'], method].rate:.0f} %" for method in chosen]
         rows.append(
             (clip["id"], noise, clip["text"], texts[clip["id"], "source"], texts[clip["id"], "em-tok-b"], *rates)
         )
-    print_table(("clip", "noise", "reference", "source transcript", "em-tok-b transcript", *METHODS), rows)
+    print_table(("clip", "noise", "reference", "source transcript", "em-tok-b transcript", *chosen), rows)
     print("\nAll clips:")
     summary = []
     audio = sum(clip["duration"] for clip in clips)
-    for method in METHODS:
+    for method in chosen:
         total = sum((errors[clip["id"], method] for clip in clips), ErrorCounts())
         counts = f"{total.substitutions} / {total.deletions} / {total.insertions} of {total.reference}"
         summary.append(
@@ -77,15 +86,11 @@ def main() -> int:
 
 
 def print_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Columns side by side, the texts wrapped."""
-    cells = [[textwrap.wrap(cell, WIDTH) or [""] for cell in row] for row in (header, *rows)]
-    widths = [max(len(line) for row in cells for line in row[i]) for i in range(len(header))]
-    for number, row in enumerate(cells):
-        for line in range(max(len(cell) for cell in row)):
-            parts = [cell[line] if line < len(cell) else "" for cell in row]
-            print("  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
-        if number == 0:
-            print("  ".join("-" * width for width in widths))
+    """Columns side by side; long texts are wrapped."""
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        lines += zip_longest(*(wrap(cell, WIDTH) for cell in row), fillvalue="")
+    print(*columns([header, *lines], rule=True), sep="\n")
 
 
 if __name__ == "__main__":

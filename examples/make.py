@@ -23,7 +23,7 @@ LEVEL = -36.0  # dBFS, RMS of the speech over the whole clip
 PAUSE = 0.15  # seconds of noise alone before and after the speech
 SEED = 20_240
 CODECS = {".flac": "flac", ".ogg": "libopus", ".mp3": "libmp3lame", ".m4a": "aac"}
-BIT_RATE = 32_000  # bits per second, for the lossy ones
+BIT_RATE = 32_000  # bits per second of the lossy codecs
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def speak(voice: str, text: str) -> np.ndarray:
     """The text in a synthetic voice: (N,) float64 at RATE."""
     program, name = voice.split(":")
     if shutil.which(program) is None:
-        raise SystemExit(f"{program} is not installed and makes the voice {name!r}: apt-get install {program}")
+        raise SystemExit(f"{program} is not installed, but the voice {name!r} needs it: apt-get install {program}")
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "speech.wav")
         flite = ["flite", "-voice", name, "-t", text, "-o", path]
@@ -96,7 +96,7 @@ def speak(voice: str, text: str) -> np.ndarray:
 
 
 def resample(samples: np.ndarray, rate: int) -> np.ndarray:
-    """By the spectrum: what is above the lower of the two Nyquist frequencies goes."""
+    """Resamples in the frequency domain; what is above the lower of the two Nyquist frequencies is lost."""
     length = round(len(samples) * RATE / rate)
     spectrum = np.fft.rfft(samples)
     kept = np.zeros(length // 2 + 1, complex)
@@ -120,7 +120,7 @@ def hum(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def typing(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Eight keystrokes a second: a burst of noise that dies in milliseconds, and a softer one as the key rises."""
+    """Eight keystrokes per second: a burst of noise of some milliseconds, and a softer one when the key rises."""
     out = 0.002 * rng.standard_normal(n)
     for start in np.flatnonzero(rng.random(n) < 8 / RATE):
         for delay, strength in ((0, 1.0), (round(0.07 * RATE), 0.4)):
@@ -131,7 +131,7 @@ def typing(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def babble(n: int, rng: np.random.Generator, text: str) -> np.ndarray:
-    """All the other clips' voices at once, each from a place of its own."""
+    """The voices of all other clips at once, each from a random start."""
     out = np.zeros(n)
     for other in CLIPS:
         if other.text != text:
@@ -152,7 +152,7 @@ NOISES = {
 
 
 def reverberate(samples: np.ndarray, rng: np.random.Generator, seconds: float = 0.5) -> np.ndarray:
-    """A room whose echoes lose 60 dB in `seconds`."""
+    """Adds the echoes of a room, which lose 60 dB in `seconds`."""
     n = round(seconds * RATE)
     room = 0.08 * rng.standard_normal(n) * 10 ** (-3 * np.arange(n) / n)
     room[0] = 1.0
@@ -178,7 +178,7 @@ def mix(clip: Clip) -> tuple[np.ndarray, np.ndarray]:
 
 
 def measured_snr(speech: np.ndarray, mixture: np.ndarray) -> float:
-    """dB, of the samples as they are written; for a lossy format, as they are given to the encoder."""
+    """Signal-to-noise ratio in dB of the written samples; for a lossy format, of the encoder's input."""
     noise = mixture.astype(np.float64) - speech
     return float(20 * np.log10(rms(speech.astype(np.float64)) / rms(noise)))
 

@@ -19,13 +19,17 @@ synthesisers = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def make():
-    spec = importlib.util.spec_from_file_location("make_examples", EXAMPLES / "make.py")
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def make():
+    return script("make")
 
 
 def test_there_are_enough_clips_of_every_kind():
@@ -89,16 +93,18 @@ def test_a_missing_synthesiser_is_named(tmp_path):
     assert "Traceback" not in run.stderr
 
 
-def test_the_demo_prints_its_tables():
-    done = subprocess.run([sys.executable, str(EXAMPLES / "demo.py"), "--clips", "1"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_the_demo_prints_its_tables(capsys):
+    assert script("demo").main(["--model", "tiny.en", "--clips", "1", "--steps", "1"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
     header = next(line for line in lines if line.startswith("clip"))
-    assert header.split()[-4:] == ["source", "beam", "greedy-em", "em-tok-b"]
-    assert (
-        sum(line.split()[:1] == [method] for line in lines for method in ("source", "beam", "greedy-em", "em-tok-b"))
-        == 4
-    )
+    methods = ["source", "beam", "greedy-em", "em-tok-b"]
+    assert header.split()[-4:] == methods
+    assert [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in methods] == methods
+    assert any(line.startswith(IDS[0]) for line in lines)
+    words = "".join(lines)
+    assert all(word in words for word in ROWS[0]["text"].split())  # the reference, wrapped
     assert "Try next:" in lines
     assert "transcribe" in lines[-2]
     assert "models" in lines[-1]
+    assert "4/4 clips" in printed.err

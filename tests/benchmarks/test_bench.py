@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from sharpen.benchmarks.episodes import Bench, BenchCase, Clip, EpisodeTiming, r
 from sharpen.benchmarks.machine import STAGES, Machine, Work, limit
 from sharpen.benchmarks.memory import peak
 from sharpen.benchmarks.tables import as_text, plot
+from sharpen.cli import main
 from sharpen.errors import SharpenError
 
 CLIPS = [Clip(f"clip {i}", np.random.default_rng(i).standard_normal(16000).astype(np.float32), cap=5) for i in range(4)]
@@ -109,16 +111,18 @@ def test_ratios_are_of_the_lines_that_were_run():
 
 
 def test_a_run_from_end_to_end(tmp_path):
-    """A small random model through every case, table and picture."""
+    """A small random model through every case, table and figure. What this process holds is not in its memory."""
     path = str(write_openai(small_model(), tmp_path / "small.pt"))
     axes = GrowthAxes(samples=(1, 4), tokens=(2, 4), utterances=(1, 2), seconds=(0.5, 1.0))
     plan = BenchPlan(models=(path,), samples=(16,), clips=2, steps=1, growth=axes)
     said: list[str] = []
+    ballast = np.ones(1 << 28, dtype=np.float64)  # 2 GB
     result = run(plan, CLIPS, "four clips of noise", said.append)
     assert all(value is not None and value > 0 for value in result.ratios().values())
     assert {one.case.engine for one in result.cases} == {"reference", "exact", "fastest"}
     assert all(gradient < 1e-3 for _, gradient in result.differences.values())
     assert len(result.growth) == 5
+    assert all(100 << 20 < size < ballast.nbytes for size in result.memory.values())
     assert json.loads(json.dumps(result.as_json()))["ratios"] == result.ratios()
     assert "four clips of noise" in as_text(result)
     assert said
@@ -126,13 +130,56 @@ def test_a_run_from_end_to_end(tmp_path):
     assert (tmp_path / "bench.png").stat().st_size > 10_000
 
 
-def test_memory_is_the_process_own(tmp_path):
-    """A parent that holds much does not count."""
-    path = str(write_openai(small_model(), tmp_path / "small.pt"))
-    ballast = np.ones(1 << 28, dtype=np.float64)  # 2 GB
-    size = peak(path, BenchCase("exact", "greedy-em", 1), CLIPS[0])
-    assert isinstance(size, int)
-    assert 100 << 20 < size < ballast.nbytes
+def test_memory_that_could_not_be_measured_says_why():
+    assert "failed with exit code 1: " in peak("no-such-model", BenchCase("exact", "greedy-em", 1), CLIPS[0])
+
+
+@pytest.fixture
+def no_run(monkeypatch):
+    """Nothing may be computed."""
+    monkeypatch.setattr("sharpen.benchmarks.bench.run", lambda *_: pytest.fail("the benchmark started"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--json", "FILE/x.json"], "x.json cannot be written: a part of its path is a file"),
+        (["--json", "FOLDER"], "cannot be written: Is a directory"),
+        (["--plot", "FOLDER/x.doc"], "no suffix that a figure can have; give one of .*.png"),
+        (["--plot", "FOLDER/x"], "no suffix that a figure can have"),
+        (["--plot", "FILE/x.png"], "x.png cannot be written: a part of its path is a file"),
+        (["--models", "SMALL,FILE"], "FILE"),
+        (["--models", "SMALL,"], "empty name"),
+        (["--data", "FOLDER"], "librispeech-test-other"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(arguments, message, tmp_path, capsys, no_run):
+    (tmp_path / "FOLDER").mkdir()
+    (tmp_path / "FILE").write_text("text")
+    write_openai(small_model(), tmp_path / "SMALL")
+    places = {name: str(tmp_path / name) for name in ("FOLDER", "FILE", "SMALL")}
+    arguments = [re.sub("FOLDER|FILE|SMALL", lambda m: places[m[0]], argument) for argument in arguments]
+    assert main(["bench", *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert list((tmp_path / "FOLDER").iterdir()) == []
+
+
+def test_a_missing_extra_is_named_before_anything_runs(monkeypatch, capsys, no_run):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["bench", "--quick"]) == 2
+    assert "pip install 'sharpen[transformers]'" in capsys.readouterr().err
+
+
+def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
+    result = BenchResult(Machine(1e9, 1e9, 2), "made up", "base")
+    monkeypatch.setattr("sharpen.benchmarks.bench.run", lambda *_: result)
+    json_path, plot_path = tmp_path / "new" / "bench.json", tmp_path / "new" / "bench.svg"
+    assert main(["bench", "--quick", "--json", str(json_path), "--plot", str(plot_path)]) == 0
+    assert json.loads(json_path.read_text()) == json.loads(json.dumps(result.as_json()))
+    assert "<svg" in plot_path.read_text()
+    assert "made up" in capsys.readouterr().out
+    assert main(["bench", "--quick", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["utterances"] == "made up"
 
 
 def test_clips_are_the_examples_or_noisy_speech(data):

@@ -300,7 +300,9 @@ def check_writable(path: str | Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> SharpenError:
-    return SharpenError(f"{path} cannot be written: {error.strerror or error}; choose another path")
+    folder_is_file = isinstance(error, FileExistsError | NotADirectoryError)
+    why = "a part of its path is a file" if folder_is_file else error.strerror or error
+    return SharpenError(f"{path} cannot be written: {why}; choose another path")
 
 
 def _descriptor(path: Path) -> int | None:
