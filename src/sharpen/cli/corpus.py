@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sharpen.cli.progress import bar
 from sharpen.cli.values import DONE, decibels, positive, seconds, words
+from sharpen.terminal import columns, progress
 
 if TYPE_CHECKING:
     from sharpen.evaluation.corpora.corpus import Corpus
@@ -80,9 +80,7 @@ def _show(args: argparse.Namespace) -> int:
     for one in [*domains, total] if len(domains) > 1 else domains:
         languages = ",".join(one["languages"])
         rows.append((one["domain"], str(one["utterances"]), f"{one['hours']:.2f}", str(one["speakers"]), languages))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(*columns(rows), sep="\n")
     _list_skipped(corpus.skipped)
     return DONE
 
@@ -105,11 +103,11 @@ def _ls_c(args: argparse.Namespace) -> int:
 
     noises = [code.upper() for code in args.noise] if args.noise else list(DOMAINS)
     corpus = read_corpus(args.librispeech, skip_bad=args.skip_bad, max_seconds=args.max_seconds).first(args.limit)
-    with bar(len(noises) * len(corpus.utterances), "utt", args.quiet) as shown:
+    with progress(len(noises) * len(corpus.utterances), "utterances", quiet=args.quiet) as bar:
 
-        def progress(noise: str) -> None:
-            shown.set_description_str(noise, refresh=False)
-            shown.update()
+        def on_utterance(noise: str) -> None:
+            bar.set_text(noise)
+            bar.update()
 
         made = build(
             corpus,
@@ -120,7 +118,7 @@ def _ls_c(args: argparse.Namespace) -> int:
             snr_rule=args.snr_rule,
             overflow=args.overflow,
             skip_bad=args.skip_bad,
-            progress=progress,
+            progress=on_utterance,
         )
     for domain in made:
         if domain.manifest:

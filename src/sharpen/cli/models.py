@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from sharpen.cli.values import DONE
+from sharpen.terminal import columns
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +24,7 @@ def _list_models(args: argparse.Namespace) -> int:
     for model in available():
         count = f"{model.parameters / 1e6:.1f} M" if model.parameters else "?"
         rows.append((model.name, model.source, model.format, count, model.languages, model.verified))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(*columns(rows), sep="\n")
     if len(rows) == 1:
         print("none installed: pip install 'sharpen[base]', or sharpen models fetch base", file=sys.stderr)
     return DONE

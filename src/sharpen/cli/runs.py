@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sharpen.cli import machine
 from sharpen.cli.flags import add_options, given
-from sharpen.cli.progress import bar
 from sharpen.cli.values import DONE, FAILED, positive, seconds, several_decibels, words
 from sharpen.errors import SharpenError
 from sharpen.evaluation.runs.settings import decoding, varied
 from sharpen.method.adaptation import Adaptation
 from sharpen.speech.options import Options
+from sharpen.terminal import progress
 
 if TYPE_CHECKING:
     from sharpen.evaluation.runs.evaluate import Engine
@@ -163,7 +163,7 @@ class Progress:
         done = plan.rows(store)
         self.words: dict[str, ErrorCounts] = {}
         self.varied = _varied([batch.setting for batch in plan.batches], plan.run.preset)
-        self.bar = bar(plan.size, "row", quiet, initial=len(done))
+        self.bar = progress(plan.size, "rows", done=len(done), quiet=quiet)
         self._count(done)
 
     def __enter__(self) -> Progress:
@@ -176,7 +176,7 @@ class Progress:
     def on_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
             if row.failed:
-                self.bar.write(f"sharpen: {row.corpus} {row.id}: {row.failed}", file=sys.stderr)
+                self.bar.write(f"sharpen: {row.corpus} {row.id}: {row.failed}")
         self._count(rows)
         self.bar.update(len(rows))
 
@@ -186,7 +186,7 @@ class Progress:
                 name = self._label(row)
                 self.words[name] = self.words[name] + row.errors if name in self.words else row.errors
         rates = (f"{name} {100 * counts.rate:.1f}" for name, counts in self.words.items())
-        self.bar.set_postfix_str(", ".join(rates), refresh=False)
+        self.bar.set_text("WER " + ", ".join(rates) if self.words else "")
 
     def _label(self, row: Row) -> str:
         from sharpen.evaluation.report.lines import said

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from sharpen.cli import machine
 from sharpen.cli.flags import add_options, flag, given
-from sharpen.cli.progress import bar
 from sharpen.cli.values import DONE, FAILED
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation, applies
 from sharpen.speech.options import Options
 from sharpen.speech.presets import PRESETS
+from sharpen.terminal import progress
 
 if TYPE_CHECKING:
     from sharpen.method.trace import Step
@@ -99,20 +99,17 @@ def _uses(adapt: Adaptation, name: str) -> bool:
     return adapt.row.search is not None or applies(name, adapt.row)
 
 
-_BAR = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s of audio [{elapsed}<{remaining}] {desc}"
-
-
 class _Report:
     """Prints transcripts as they come, updates the progress bar, and lists at the end what failed."""
 
     def __init__(self, count: int, quiet: bool, steps: int) -> None:
         self.count, self.steps = count, steps
-        self.bar = bar(0, "s", quiet, bar_format=_BAR)
+        self.bar = progress(0, "s of audio", quiet=quiet)
         self.failures: list[Event] = []
 
     def on_step(self, number: int, steps: Mapping[int, Step]) -> None:
         entropy = sum(step.H_tok for step in steps.values()) / len(steps)
-        self.bar.set_description_str(f"step {number}/{self.steps}, entropy {entropy:.2f}")
+        self.bar.set_text(f"step {number}/{self.steps}, entropy {entropy:.2f}")
 
     def run(self, events: Iterator[Event]) -> int:
         with self.bar:
@@ -126,16 +123,15 @@ class _Report:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "opened":
-            self.bar.total += event.seconds
-            self.bar.set_description_str(event.source)
+            self.bar.extend(event.seconds)
+            self.bar.set_text(event.source)
         elif event.kind == "window":
             self.bar.update(event.seconds)
             if self.count == 1:
                 self._say(event.segments)
         elif event.kind == "finished":
             if self.count > 1:
-                self.bar.clear()
-                print(f"==> {event.source} <==")
+                self.bar.write(f"==> {event.source} <==", sys.stdout)
                 self._say(event.segments)
             for start, how in event.adapted:
                 if how.refused:
@@ -148,21 +144,19 @@ class _Report:
             self._warn(_failure(event))
 
     def _say(self, segments: Sequence[Segment]) -> None:
-        self.bar.clear()
         for segment in segments:
-            print(segment.text.strip(), flush=True)
+            self.bar.write(segment.text.strip(), sys.stdout)
 
     def _explain(self, explanations: Sequence[Explanation]) -> None:
         if not explanations:
             return
         from sharpen.speech.explain import as_text
 
-        self.bar.clear()
         for explanation in explanations:
-            print(as_text(explanation, colour=sys.stderr.isatty()), file=sys.stderr)
+            self.bar.write(as_text(explanation, colour=sys.stderr.isatty()))
 
     def _warn(self, message: str) -> None:
-        self.bar.write(f"sharpen: {message}", file=sys.stderr)
+        self.bar.write(f"sharpen: {message}")
 
 
 def _failure(event: Event) -> str:
