@@ -32,11 +32,11 @@ from sharpen.evaluation.runs.store import Store, read_rows
 from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree, pack
+from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import MARGIN, condense
 from sharpen.models.states import Encoded, Prepared
 from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.models.log_mel import log_mel
 
 BATCH = 8
 
@@ -69,9 +69,7 @@ def run(args: argparse.Namespace) -> int:
         for way in args.ways:
             every, _, dtype = way.partition("+")
             every, dtype = ("full", every) if every == "bfloat16" else (every, dtype or "float32")
-            checkpoint = load_checkpoint("base")
-            checkpoint.model.to(getattr(torch, dtype))
-            policy = WhisperPolicy(checkpoint)
+            policy = WhisperPolicy(load_checkpoint("base"), dtype=getattr(torch, dtype))
             for snr in args.snr:
                 noisy = corpus.corrupted("GS", snr, None).utterances
                 for start in tqdm(range(0, len(noisy), BATCH), desc=f"{way}, {snr:g} dB"):
@@ -129,9 +127,7 @@ def table(args: argparse.Namespace) -> int:
 def distance(args: argparse.Namespace) -> int:
     """Kullback-Leibler divergence of each way's next-token distributions from full float32's, and its top tokens."""
     policy = WhisperPolicy(load_checkpoint("base"))
-    checkpoint = load_checkpoint("base")
-    checkpoint.model.to(torch.bfloat16)
-    rounded = WhisperPolicy(checkpoint)
+    rounded = WhisperPolicy(load_checkpoint("base"), dtype=torch.bfloat16)
     found: dict[str, list[tuple[int, Tensor, Tensor]]] = {way: [] for way in args.ways}
     for u in tqdm(read_corpus(args.manifest, domain="GS").corrupted("GS", args.snr, None).utterances[: args.limit]):
         prepared = prepare(policy, u, "full")
@@ -163,7 +159,7 @@ def prepare(policy: WhisperPolicy, u: Utterance, every: str) -> Prepared:
     k, _, margin = every.partition("@")
     speech = -(-len(samples) // mel.hop_length)
     kept = condense([-(-speech // 2)], full.stem.shape[1], int(k), int(margin or MARGIN))
-    return Prepared(kept.of(full.stem), full.prompts, kept.bias.to(policy.dtype)[:, None, None])
+    return Prepared(kept.of(full.stem), full.prompts, kept.frames, kept.bias.to(policy.dtype)[:, None, None])
 
 
 def log_pi(policy: WhisperPolicy, encoded: Encoded, tree: HypothesisTree) -> Tensor:

@@ -10,8 +10,10 @@ import pytest
 import sharpen
 
 SOURCE = Path(sharpen.__file__).parent
+EXAMPLE = Path(__file__).parent.parent / "examples" / "ferry.flac"
 ROOMS = [
     "errors",
+    "options",
     "terminal",
     "method",
     "models",
@@ -55,6 +57,39 @@ def test_imports_point_one_way(path):
 @pytest.mark.parametrize("path", sorted((SOURCE / "method").glob("*.py")), ids=lambda p: p.name)
 def test_the_method_knows_no_model_library(path):
     assert not {m.split(".")[0] for m in imports(path)} & {"transformers", "tokenizers", "av"}
+
+
+def test_only_the_oracle_imports_transformers():
+    importing = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if any(module.split(".")[0] == "transformers" for module in imports(path))
+    }
+    assert importing - {"evaluation/runs/normalisers.py"} == {"benchmarks/stock.py"}
+
+
+def test_transcribing_does_not_import_transformers():
+    arguments = ["transcribe", str(EXAMPLE), "--model", "tiny.en", "-q", "--method", "em-tok-b", "--steps", "1"]
+    code = (
+        "import sys\n"
+        "sys.modules['transformers'] = None  # importing it fails\n"
+        "from sharpen.cli import main\n"
+        f"sys.exit(main({[*arguments, '--samples', '2']}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "night ferry" in done.stdout
+
+
+def test_the_benchmark_says_which_extra_it_needs():
+    code = (
+        "import sys\n"
+        "sys.modules['transformers'] = None\n"
+        "from sharpen.benchmarks.stock import import_transformers\n"
+        "import_transformers()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'sharpen[transformers]'" in done.stderr
 
 
 @pytest.mark.parametrize("code", ["import sharpen", "from sharpen.cli import main; main(['--help'])"])

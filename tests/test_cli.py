@@ -13,7 +13,9 @@ from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 from speechlike import EXAMPLES, manifest
 
-from sharpen.cli import interrupt, main
+from sharpen.cli import COMMANDS, _parser, interrupt, main, transcribe
+from sharpen.cli.machine import device_and_dtype
+from sharpen.cli.runs import run_from
 from sharpen.speech.audio import read_audio
 
 CLIPS = [row["path"] for row in manifest(EXAMPLES)]
@@ -93,10 +95,10 @@ def test_silence_gives_an_empty_transcript(wav, capsys):
 
 def test_beam_and_batches_of_files(capsys):
     clips = [str(clip) for clip in CLIPS[:3]]
-    assert main(["transcribe", *clips, *TINY, "--method", "beam", "--beam_size", "3", "--batch_size", "2"]) == 0
+    assert main(["transcribe", *clips, *TINY, "--decode", "beam", "--beam_size", "3", "--batch_size", "2"]) == 0
     together = capsys.readouterr().out
     for clip in clips:
-        assert main(["transcribe", clip, *TINY, "--method", "beam", "--beam-size=3"]) == 0
+        assert main(["transcribe", clip, *TINY, "--decode", "beam", "--beam-size=3"]) == 0
         assert f"==> {clip} <==\n{capsys.readouterr().out}" in together
 
 
@@ -128,21 +130,34 @@ def test_adapting(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--method", "em-tok", "--lr", "-1"], "positive"),
-        (["--steps", "-1"], "whole number"),
+        (["--method", "em-tok", "--lr", "-1"], "argument --lr: '-1': expected a finite number, above 0"),
+        (["--steps", "-1"], "argument --steps: '-1': expected a whole number, at least 0"),
         (["--language", "klingonese"], "klingonese"),
         (["--model", "tiny.en", "--language", "de"], "English-only model"),
         (["--model", "no/such/model"], "no/such/model"),
         (["--output-format", "docx"], "docx"),
-        (["--beam-size", "0"], "'0' is not a whole number from 1 up"),
-        (["--method", "magic"], "invalid choice"),
+        (["--beam-size", "0"], "argument --beam-size: '0': expected a whole number, at least 1"),
+        (["--method", "magic"], "'magic': expected one of source, beam, greedy-em"),
+        (["--method", "em-tok", "--stop", "agreed+never"], "each one of certain, agreed, settled"),
         (["--device", "abacus"], "abacus"),
         (["--nonsense"], "unrecognized arguments"),
-        (["--explain"], "source does not: give --method too"),
-        (["--steps", "3", "--adapt-norms", "encoder"], "--steps, --adapt-norms: about adapting, and source does not"),
-        (["--method", "beam", "--guard", "off"], "--guard: about adapting, and beam does not"),
-        (["--beam-size", "5"], "give --decode beam or --method beam too"),
-        (["--temperature", "nan"], "expected one or more numbers from 0 up"),
+        (["--explain"], "--explain needs an adapting method, e.g. --method em-tok-b"),
+        (
+            ["--steps", "3", "--adapt-norms", "encoder"],
+            "--steps, --adapt-norms need an adapting method, e.g. --method em",
+        ),
+        (["--method", "beam", "--guard", "off"], "--guard needs an adapting method"),
+        (["--beam-size", "5"], "--beam-size needs --decode beam"),
+        (
+            ["--method", "beam", "--beam-size", "5"],
+            "a beam search as wide as --samples; leave --decode and --beam-size out",
+        ),
+        (["--method", "beam", "--decode", "greedy"], "leave --decode and --beam-size out"),
+        (["--temperature", "nan"], "argument --temperature: 'nan': expected"),
+        (["--temperature=-inf"], "argument --temperature: '-inf': expected"),
+        (["--temperature", "-inf"], "argument --temperature: '-inf': expected"),
+        (["--temperature-increment-on-fallback", "-0.2"], "'-0.2': expected a number, at least 0, or none"),
+        (["--threads", "1000000"], "argument --threads: '1000000': expected a whole number from 1 to 1024"),
     ],
 )
 def test_bad_usage_is_answered_with_advice_and_2(arguments, message, capsys):
@@ -160,10 +175,10 @@ def test_bad_usage_is_answered_with_advice_and_2(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--snr", "5"], "none is named: give --noise too"),
-        (["--noise-dir", "noises"], "none is named: give --noise too"),
-        (["--workers", "3"], "give --engine ray too"),
-        (["--address", "auto"], "give --engine ray too"),
+        (["--snr", "5"], "--snr needs a noise, e.g. --noise GS"),
+        (["--noise-dir", "noises"], "--noise-dir needs a noise, e.g. --noise GS"),
+        (["--workers", "3"], "--workers needs --engine ray"),
+        (["--address", "auto"], "--address needs --engine ray"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(arguments, message, tmp_path, capsys):
@@ -250,11 +265,100 @@ def test_theory(tmp_path, capsys):
 
 def test_version_and_help():
     assert sharpen("--version").stdout.startswith("sharpen 0.")
-    for command in ([], ["transcribe"], ["theory"], ["models"], ["models", "fetch"]):
+    for command in ([], *([name] for name in COMMANDS), ["models", "fetch"], ["corpus", "show"], ["corpus", "ls-c"]):
         done = sharpen(*command, "--help")
-        assert done.returncode == 0
-        assert "usage: sharpen" in done.stdout
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"usage: {' '.join(['sharpen', *command])} ")
     assert sharpen().returncode == 2
+    assert sharpen("transcripe", "f.wav").returncode == 2
+
+
+def test_help_of_all_commands_takes_a_moment():
+    """Only the parser of the command that was asked for is built."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert sharpen("--help").returncode == 0
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
+    check = "import sys; from sharpen.cli import _parser; _parser(None); assert 'numpy' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_needs_no_torch(command):
+    check = f"import sys; from sharpen.cli import _parser; _parser({command!r}); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+def parse(command, *arguments):
+    return _parser(command).parse_args([command, *map(str, arguments)])
+
+
+def test_negative_numbers_are_values():
+    args = parse("evaluate", "corpus", "--out", "x", "--noise", "GS", "--snr", "-5,0", "--logprob-threshold", "-1,-.5")
+    assert (args.snr, args.logprob_threshold) == ((-5.0, 0.0), [-1.0, -0.5])
+    args = parse("corpus", "ls-c", "--librispeech", "x", "--snr", "-5", "--out", "y", "--noise-dir", "z")
+    assert (args.snr, args.noise_dir, args.noise) == (-5.0, "z", None)
+    args = parse("transcribe", "--logprob_threshold", "-2", "--", "-5.wav", "--snr")
+    assert (args.logprob_threshold, args.files) == (-2.0, ["-5.wav", "--snr"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--condition-on-previous-text", "f.wav"], True),
+        (["--condition_on_previous_text", "True", "f.wav"], True),
+        (["f.wav", "--condition-on-previous-text"], True),
+        (["--condition-on-previous-text", "off", "f.wav"], False),
+        (["--condition-on-previous-text=no", "f.wav"], False),
+        (["--condition-on-previous-text", "--quiet", "f.wav"], True),
+        (["--no-condition-on-previous-text", "f.wav"], False),
+    ],
+)
+def test_a_switch_takes_no_file(arguments, value):
+    args = parse("transcribe", *arguments)
+    assert (args.condition_on_previous_text, args.files) == (value, ["f.wav"])
+
+
+def test_flags_of_whisper_and_of_before():
+    def options(*arguments):
+        return transcribe.make_options(parse("transcribe", "f.wav", *arguments))
+
+    assert options("--no_timestamps").timestamps is False
+    assert options().temperature == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    assert options("--temperature", 0.5).temperature == (0.5, 0.7, 0.9)
+    assert options("--temperature_increment_on_fallback", "None").temperature == (0.0,)
+    assert options("--temperature", "0+0.5").temperature == (0.0, 0.5)
+    assert options("--no_speech_threshold", "None", "--preset", "fast").no_speech_threshold is None
+    assert (options("--preset", "fast").padding, options("--preset", "fast", "--padding", "full").padding) == (
+        "condensed",
+        "full",
+    )
+    stops = ["--stop", "certain", "--stop", "agreed"], ["--stop", "certain+agreed"]
+    for stop in stops:
+        assert options("--method", "em-tok", *stop).adapt.stop == ("certain", "agreed")
+    seeded = options("--method", "em-tok", "--seed", 3)
+    assert (seeded.seed, seeded.adapt.seed) == (3, 3)
+    evaluated = parse(
+        "evaluate", "c", "--out", "x", "--methods", "source,em-tok", "--steps-at", "1,3", "--seeds", "0,1"
+    )
+    assert (evaluated.method, evaluated.steps, evaluated.seed) == (["source", "em-tok"], [1, 3], [0, 1])
+
+
+def test_the_device_has_one_default_and_rows_record_what_it_stands_for(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    first = {
+        "transcribe": ["f.wav"],
+        "evaluate": ["c", "--out", "x"],
+        "tune": ["c", "--out", "x"],
+        "reproduce": ["fig-time"],
+    }
+    for command, arguments in first.items():
+        args = parse(command, *arguments)
+        assert args.device == "auto"
+        assert device_and_dtype(args) == ("cpu", "float32")
+    assert run_from(parse("evaluate", "c", "--out", "x"), "base").device == "cpu"
 
 
 def test_a_closed_pipe_is_not_a_crash():

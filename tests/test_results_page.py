@@ -1,41 +1,260 @@
-"""docs/results.md says what `sharpen report` says of the rows that are kept."""
+"""Every number of docs/results.md and of the README's table against the rows; the pages against `sharpen report`."""
 
+import importlib.util
+import os
 import re
 import shlex
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from sharpen.evaluation.report import document as report
-from sharpen.evaluation.report import lines as results
+from sharpen.cli import main
+from sharpen.evaluation.report import document
+from sharpen.evaluation.report.lines import read
+from sharpen.evaluation.report.markup import bounds, percent
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-SECTIONS = [section for section in PAGE.split("\n## ") if "\n    sharpen report" in section]
-FIGURES = re.compile(r"[-+]?\d+\.\d\d+|\d+ / \d+ / \d+")  # rates, differences, seconds; helped / hurt / same
+NOTES = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIGURES = re.compile(r"[−+]?\d+\.\d\d+|\d+ / \d+ / \d+")  # rates, differences; helped / hurt / same
 
 
-def reported(section: str) -> set[str]:
-    """All figures of the reports whose commands stand in a section."""
-    found: set[str] = set()
-    for command in re.findall(r"^    sharpen report (.+)$", section, flags=re.MULTILINE):
-        words = shlex.split(command)
-        against = words[words.index("--against") + 1].split(",") if "--against" in words else ["source"]
-        folders = [ROOT / word for word in words if word.startswith("results/")]
-        without = words[words.index("--without") + 1].split(",") if "--without" in words else []
-        made = report.build(results.read(folders), against, without)
-        found.update(FIGURES.findall(report.as_markdown(made).replace("−", "-")))
-    return found
+def load_script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_there_are_sections_to_check():
-    assert len(SECTIONS) >= 3
+summary = load_script("summary_table")
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=[section.splitlines()[0] for section in SECTIONS])
-def test_every_figure_of_a_table_is_in_its_report(section):
-    tables = "\n".join(line for line in section.splitlines() if line.startswith("|"))
-    told = set(FIGURES.findall(tables))
-    assert told
-    wrong = told - reported(section)
-    assert not wrong
+def table_of(text):
+    """The cells of the first table in a markdown text, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+@pytest.mark.parametrize(("number", "line"), list(enumerate(summary.LINES)), ids=[x.label for x in summary.LINES])
+def test_every_cell_of_the_table(number, line):
+    printed = table_of(PAGE)
+    assert len(printed) == len(summary.LINES)
+    expected = list(summary.cells(line))
+    assert dict(zip(summary.HEAD, printed[number], strict=True)) == dict(zip(summary.HEAD, expected, strict=True))
+
+
+@cache
+def lines(run, against="source", without=""):
+    """The results of a run by label."""
+    folders = [ROOT / "results" / name for name in run.split(",")]
+    made = document.build(read(folders), against.split(","), [without] if without else [])
+    return {r.line.label: r for r in made.sections[0].results}
+
+
+def wer(run, label, without=""):
+    result = lines(run, without=without)[label]
+    return percent((result.average or next(iter(result.cells.values()))).wer.value)
+
+
+def fall(run, label="em-tok-b", source="source"):
+    return f"{wer(run, source)} → {wer(run, label)} %"
+
+
+def interval(run, label, against, column="", without=""):
+    """The difference of two lines as a report prints it."""
+    x = summary.difference(lines(run, against, without)[label], against, column)
+    return f"{percent(x.value, signed=True)} {bounds(x.low, x.high, signed=True)}"
+
+
+def size(run, label, against, without=""):
+    """The absolute difference of two lines."""
+    return percent(abs(summary.difference(lines(run, against, without)[label], against).value))
+
+
+def lead(run, label, against):
+    """The absolute difference with its interval."""
+    x = summary.difference(lines(run, against)[label], against)
+    low, high = sorted((abs(x.low), abs(x.high)))
+    assert x.low * x.high > 0
+    return f"{percent(abs(x.value))} points [{percent(low)}, {percent(high)}]"
+
+
+def ratio(run, label, other, digits=0):
+    ours, theirs = (sum(row.seconds for row in lines(run)[name].line.rows) for name in (label, other))
+    return f"{ours / theirs:.{digits}f}"
+
+
+def share(run, label, other):
+    ours, theirs = (sum(row.seconds for row in lines(run)[name].line.rows) for name in (label, other))
+    return f"{100 * ours / theirs:.0f}"
+
+
+def counts(run, label, against):
+    x = lines(run, against)[label].paired[against].average
+    return f"{x.helped} utterances helped, {x.hurt} hurt"
+
+
+LOOPS, SAMPLES, TINY = summary.LOOPS, "ls-gs10-samples,ls-gs10-ablations", "em-tok-b · preset fast"
+CLAIMS = {  # what the lists say, word for word, with what the rows give in place of {}
+    "**Gaussian noise**, most of all: {} WER, and with the exact preset {}.": lambda: (
+        fall("ls-gs10"),
+        fall("ls-gs10-exact"),
+    ),
+    "better than beam search: by {} points without the loop, by {} points with the exact preset.": lambda: (
+        size("ls-gs10", "em-tok-b", "beam", LOOPS["ls-gs10"]),
+        size("ls-gs10-exact", "em-tok-b", "beam"),
+    ),
+    "**Other languages**: {} on average, better than beam search by {} points without the loop.": lambda: (
+        fall("languages"),
+        size("languages", "em-tok-b", "beam", LOOPS["languages"]),
+    ),
+    "**Other noises**: {} on average": lambda: (fall("ls-noises"),),
+    "**A Chinese accent**: {}; {}.": lambda: (fall("accents"), counts("accents", "em-tok-b", "source")),
+    "**A smaller model**: tiny, {}.": lambda: (fall("ls-gs10-tiny", TINY, "source · preset fast"),),
+    "on Gaussian noise by {}, on languages by {}.": lambda: (
+        lead("ls-gs10", "em-tok-b", "em-tok"),
+        lead("languages", "em-tok-b", "em-tok"),
+    ),
+    "those of the decoder alone are worse than both by {}.": lambda: (
+        lead("ls-gs10-norms,ls-gs10", "em-tok-b · norms decoder", "em-tok-b"),
+    ),
+    "em-tok-b against beam search {}, not significant; a gain over 1.7 points is excluded. It takes {} times": lambda: (
+        interval("ls-noises", "em-tok-b", "beam", without=LOOPS["ls-noises"]),
+        ratio("ls-noises", "em-tok-b", "beam"),
+    ),
+    "**The accent, loop left out**: {}, not significant, at {} times the time.": lambda: (
+        interval("accents", "em-tok-b", "beam", without=LOOPS["accents"]),
+        ratio("accents", "em-tok-b", "beam"),
+    ),
+    "**tiny**: {}, not significant, at {} times the time.": lambda: (
+        interval("ls-gs10-tiny", TINY, "beam"),
+        ratio("ls-gs10-tiny", TINY, "beam · preset fast"),
+    ),
+    "Beam search costs {} times the source's time on Gaussian noise, em-tok-b {} times.": lambda: (
+        ratio("ls-gs10", "beam", "source", 1),
+        ratio("ls-gs10", "em-tok-b", "source"),
+    ),
+    "(G = 4 against G = 16: {} on 20 utterances) at {} % of the time.": lambda: (
+        interval(SAMPLES, "em-tok-b · G 4", "em-tok-b"),
+        share(SAMPLES, "em-tok-b · G 4", "em-tok-b · G 16"),
+    ),
+    "not significant over eight noises ({}), worse than the source on announcements ({}), and worse on tiny ({}).": (
+        lambda: (
+            interval("ls-noises", "greedy-em", "source"),
+            interval("ls-noises", "greedy-em", "source", "AA 10 dB"),
+            interval("ls-gs10-tiny", "greedy-em · preset fast", "source"),
+        )
+    ),
+    "on Gaussian noise they have {}, {} and {} % WER; 80 utterances": lambda: (
+        wer("ls-gs10", "greedy-em"),
+        wer("ls-gs10", "em-seq"),
+        wer("ls-gs10", "em-tok"),
+    ),
+    "from G = 4 on, the paper has": lambda: (),
+    "no difference to em-tok is significant on 20 utterances": lambda: (),
+    "em-tok-b takes {} % less time than em-tok at G = 16 (80 utterances); the paper has nearly 35 %.": lambda: (
+        str(100 - int(share("ls-gs10", "em-tok-b", "em-tok"))),
+    ),
+    "L2-ARCTIC": lambda: (),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_every_number_of_the_lists(claim):
+    assert claim.format(*CLAIMS[claim]()) in lists()
+
+
+def lists():
+    return " ".join(PAGE.split("## Where adapting helps")[1].split())
+
+
+def test_no_number_of_the_lists_is_unchecked():
+    rest = lists()
+    for claim, values in CLAIMS.items():
+        rest = rest.replace(claim.format(*values()), "")
+    assert re.findall(r"[^ ]*\d[^ ]*", rest) == []
+
+
+def test_words_of_the_lists():
+    """Statements without a number."""
+    noises, languages = lines("ls-noises", "source"), lines("languages", "source")
+    assert all(c.difference.value < 0 for c in noises["em-tok-b"].paired["source"].cells.values())
+    sure = {c.key for c, x in languages["em-tok-b"].paired["source"].cells.items() if x.difference.high < 0}
+    assert sure == {"de", "it", "nl"}
+    lower = set()
+    for run in ("ls-noises", "languages"):
+        for column, x in lines(run, "beam")["em-tok-b"].paired["beam"].cells.items():
+            if x.difference.value > 0:
+                lower.add(column.domain)
+                assert x.difference.low <= 0
+    assert lower == {"AA", "AC", "SD", "fr", "pt"}
+    for run in LOOPS:
+        assert lines(run)["em-tok-b"].summary.refused == 0  # no loop
+    for G in (1, 4, 16):
+        rates = {m: lines(SAMPLES)[f"{m} · G {G}"].summary.words.rate for m in ("em-tok", "pg-tok", "ent-tok")}
+        assert min(rates, key=rates.get) == "ent-tok"
+        difference = lines(SAMPLES, "em-tok")[f"ent-tok · G {G}"].paired["em-tok"].average.difference
+        assert difference.low < 0 < difference.high
+
+
+def test_the_first_screen_of_the_readme():
+    rate, cost = fall("ls-gs10"), ratio("ls-gs10", "em-tok-b", "beam")
+    assert f"{rate} WER" in README
+    assert f"{cost} times the time of beam search" in README
+
+
+def test_the_table_of_the_readme():
+    """Its lines are lines of the summary, with fewer columns."""
+    section = README.split("## Results")[1]
+    of = {line.label: dict(zip(summary.HEAD, summary.cells(line), strict=True)) for line in summary.LINES}
+    head = [cell.strip() for cell in section[section.index("\n|") :].strip().splitlines()[0].strip("|").split("|")]
+    printed = table_of(section)
+    assert len(printed) >= 5
+    for cells in printed:
+        assert cells[1:] == [of[cells[0]][name] for name in head[1:]], cells[0]
+
+
+def pages():
+    """The commands of scripts/pages.sh: each page with the arguments that make it."""
+    for command in re.findall(r"^(?:page|with_figures) (\S+ .+)$", (ROOT / "scripts/pages.sh").read_text(), re.M):
+        name, folders, *options = shlex.split(command)
+        yield name, [*(f"results/{folder}" for folder in folders.split(",")), *options]
+
+
+@pytest.mark.parametrize(("name", "arguments"), list(pages()), ids=[name for name, _ in pages()])
+def test_the_pages_are_what_the_report_prints_now(name, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(["report", *arguments, "--markdown", str(tmp_path / "page.md")]) == 0
+    committed = (ROOT / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8")
+    images = re.compile(r"^!\[.*\n\n.*\n\n?", re.M)  # a figure with its caption: none without --figures
+    made = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert images.sub("", committed).strip() == made.strip(), "run `make pages`"
+
+
+def test_every_folder_of_results_has_a_page():
+    used = {argument for _, arguments in pages() for argument in arguments if argument.startswith("results/")}
+    assert used == {f"results/{path.name}" for path in (ROOT / "results").iterdir() if path.is_dir()}
+    made = {f"{name}.md" for name, _ in pages()} | {"README.md"}
+    assert made == {path.name for path in (ROOT / "docs" / "results").iterdir()}
+
+
+NOTED = [section for section in NOTES.split("\n## ")[1:] if FIGURES.search(section)]
+
+
+@pytest.mark.parametrize("section", NOTED, ids=[section.splitlines()[0] for section in NOTED])
+def test_every_number_of_the_notes_is_in_the_pages_they_link_to(section):
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", section)
+    text = "".join((ROOT / "docs" / "results" / name).read_text(encoding="utf-8") for name in linked)
+    assert set(FIGURES.findall(section)) - set(FIGURES.findall(text)) == set()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script")
+def test_the_script_calls_report_for_each_page():
+    command, environment = ["sh", ROOT / "scripts" / "pages.sh"], {**os.environ, "SHARPEN": "echo"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert len(done.stdout.splitlines()) == len(list(pages()))
+    assert "report results/ls-source --markdown docs/results/ls-source.md" in done.stdout

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from models.weights.writers import small_model, write_openai
 
-from sharpen.evaluation.runs.plan import Part, Run, plan, settings
+from sharpen.evaluation.runs.plan import Part, Run, plan
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import ErrorCounts
+from sharpen.evaluation.runs.settings import settings
 from sharpen.evaluation.runs.store import read_rows
 
 ROW = Row(
@@ -76,7 +77,7 @@ def work(manifest: Path, model: Path, methods=("source", "em-tok"), limit=None, 
     """A plan over the corpus: two steps with two hypotheses, unless told otherwise."""
     from sharpen.evaluation.corpora.corpus import read_corpus
 
-    chosen = settings(methods, **{"samples": (2,), "at": (1, 2), "lr": 0.05, **others})
+    chosen = settings(methods, **{"samples": (2,), "steps": (1, 2), "lr": (0.05,), **others})
     return plan([Part(read_corpus(manifest))], chosen, Run(str(model), batch_size=batch_size), limit)
 
 

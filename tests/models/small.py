@@ -8,7 +8,8 @@ import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from sharpen.models.tokenizer import WhisperTokenizer
-from sharpen.models.weights.checkpoint import Checkpoint, MelSettings
+from sharpen.models.weights.assemble import assemble
+from sharpen.models.weights.checkpoint import Checkpoint, Dimensions, MelSettings
 
 
 def small_checkpoint(
@@ -38,12 +39,27 @@ def small_checkpoint(
     for name, parameter in model.named_parameters():
         if "layer_norm" in name:  # fresh norms are all ones and zeros, which would hide a norm that is mixed up
             parameter += 0.3 * torch.randn_like(parameter)
+    dims = Dimensions(
+        vocab_size=tokenizer.vocab_size,
+        n_mels=config.num_mel_bins,
+        audio_ctx=config.max_source_positions,
+        text_ctx=config.max_target_positions,
+        state=d,
+        audio_heads=4,
+        audio_layers=layers,
+        audio_ffn=2 * d,
+        text_heads=4,
+        text_layers=layers,
+        text_ffn=2 * d,
+    )
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name != "proj_out.weight"}
     return Checkpoint(
         name="small",
         source="random",
         format="safetensors",
         verified=False,
-        model=model,
+        dimensions=dims,
+        weights=assemble(dims, tensors, "small"),
         tokenizer=tokenizer,
         mel=MelSettings(),
         suppress=(1, 2, 7),

@@ -10,6 +10,7 @@ from models.small import small_checkpoint
 from speechlike import utterances
 from transformers.modeling_outputs import BaseModelOutput
 
+from sharpen.benchmarks.stock import named_tensors, stock_model
 from sharpen.errors import SharpenError
 from sharpen.method import episode as room
 from sharpen.method import trace as trace_room
@@ -34,9 +35,8 @@ LIMITS = [4, 9, 6]
 @pytest.fixture(scope="module")
 def small():
     """A small random model in float64, and three utterances with prompts of different lengths."""
-    checkpoint = small_checkpoint(d=16)
-    checkpoint = replace(checkpoint, model=checkpoint.model.double())
-    policy, t = WhisperPolicy(checkpoint), checkpoint.tokenizer
+    policy = WhisperPolicy(small_checkpoint(d=16), dtype=torch.float64)
+    t = policy.checkpoint.tokenizer
     prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
     features = torch.randn(3, 80, 240, generator=torch.Generator().manual_seed(5))  # 120 encoder frames are enough
     return policy, policy.prepare(features, [prompt, [t.sot_prev, 400, 500, *prompt], [t.sot_prev, 7, *prompt]])
@@ -63,7 +63,7 @@ def tree_gradient(policy, prepared, trees, objective=em_tok, normalise="tokens")
 
 def padded_gradient(policy, prepared, tree):
     """em-tok as a competent reader of the paper would write it: G padded rows through the stock model."""
-    model = policy.model
+    model = stock_model(policy.checkpoint, policy.dtype)
     prompt, G, T = prepared.prompts[0], len(tree.hypotheses), max(len(y) for y in tree.hypotheses)
     ids = torch.full((G, T), policy.eos)
     inside = torch.zeros(G, T, dtype=torch.bool)
@@ -199,13 +199,21 @@ def test_entropy_falls(small):
         assert trace.steps[-1].H_tok < trace.steps[0].H_tok
 
 
+def tensors(policy):
+    """The checkpoint's, and those that the policy computes with."""
+    yield from named_tensors(policy.checkpoint.weights)
+    yield "vocabulary", policy.vocabulary
+    for norm in policy.norms():
+        yield from ((f"{norm.name}.weight", norm.weight), (f"{norm.name}.bias", norm.bias))
+
+
 def snapshot(policy):
-    return {name: p.clone() for name, p in policy.model.state_dict().items()}
+    return {name: p.clone() for name, p in tensors(policy)}
 
 
 def untouched(policy, before):
-    assert not any(p.requires_grad for p in policy.model.parameters())
-    return all(torch.equal(before[name], p) for name, p in policy.model.state_dict().items())
+    assert not any(p.requires_grad for _, p in tensors(policy))
+    return all(torch.equal(before[name], p) for name, p in tensors(policy))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -284,7 +292,7 @@ def test_trace(small):
             assert s.hypotheses == s.distinct == 4
             assert s.nodes < s.tokens
             assert s.truncated <= s.hypotheses
-            assert set(s.seconds) == {"encode", "search", "score", "backward", "optimiser"}
+            assert set(s.seconds) == {"encode", "search", "greedy", "score", "backward", "optimiser"}
             assert s.gradient_norm > 0
             assert 0 < s.best_probability < 1
             assert len(s.tree.hypotheses) == 4

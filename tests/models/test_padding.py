@@ -16,10 +16,10 @@ from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
 from sharpen.models.states import Prepared
 from sharpen.models.whisper import WhisperPolicy
+from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.decoding import Window, decode
 from sharpen.speech.options import Options
 from sharpen.speech.presets import PRESETS
-from sharpen.speech.transcribe import Model
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,15 @@ def test_a_frame_that_stands_for_its_equals_changes_nothing(small):
     stem = torch.randn(2, 120, 32)
     for b, speech in enumerate((30, 55)):
         stem[b, speech:] = stem[b, speech]
-    full = Prepared(stem, (tuple(prompt(small)),) * 2)
+    full = Prepared(stem, (tuple(prompt(small)),) * 2, torch.arange(120).repeat(2, 1))
     kept = condense([30, 55], 120, every=16, margin=5)
-    thin = replace(full, stem=kept.of(stem), bias=kept.bias[:, None, None])
+    thin = Prepared(kept.of(stem), full.prompts, kept.frames, kept.bias[:, None, None])
     assert thin.stem.shape[1] < 90
-    ours, theirs = small.encode(thin), small.encode(full)
+    ours, theirs = small.encoder_states(thin), small.encoder_states(full)
     for b, speech in enumerate((30, 55)):
-        assert torch.allclose(ours.states[b, :speech], theirs.states[b, :speech], atol=1e-5)
-    for tree, other in zip(beam(small, ours, [6, 6], 3), beam(small, theirs, [6, 6], 3), strict=True):
+        assert torch.allclose(ours[b, :speech], theirs[b, :speech], atol=1e-5)
+    trees = [beam(small, small.encode(prepared), [6, 6], 3) for prepared in (thin, full)]
+    for tree, other in zip(*trees, strict=True):
         assert [y.tokens for y in tree.hypotheses] == [y.tokens for y in other.hypotheses]
         logprobs = [y.logprob for y in other.hypotheses]
         assert [y.logprob for y in tree.hypotheses] == pytest.approx(logprobs, abs=1e-4)
@@ -82,8 +83,9 @@ def test_lengths_mixed_in_a_batch_are_as_if_alone(small, own):
     found = greedy(views[0], together.detach(), [5] * 3)
     for b, (count, view, tree) in enumerate(zip(speech, views[1:], trees, strict=True)):
         alone = view.encode(small.prepare(features[b : b + 1], [prompt(small)], [count]))
-        S = alone.states.shape[1]
-        assert torch.allclose(together.states[b, :S], alone.states[0], atol=1e-4)
+        assert torch.equal(together.select([b]).frames, alone.frames)
+        for ours, theirs in zip(together.select([b]).cross, alone.cross, strict=True):
+            assert all(torch.allclose(x, y, atol=1e-4) for x, y in zip(ours, theirs, strict=True))
         assert torch.allclose(hidden[b, : len(tree)], view.score(alone, pack([tree]))[0], atol=1e-4)
         assert greedy(view, alone, [5])[0].hypotheses[0].tokens == found[b].hypotheses[0].tokens
 
@@ -92,8 +94,9 @@ def test_a_selected_part_of_a_batch_keeps_its_own_padding(small):
     features = torch.randn(2, 80, 3000, generator=torch.Generator().manual_seed(1))
     prepared = small.prepare(features, [prompt(small)] * 2, [200, 1400])
     whole, part = small.encode(prepared), small.encode(prepared.select([0]))
-    assert torch.allclose(whole.select([0]).states, part.states, atol=1e-5)
     assert torch.equal(whole.select([0]).bias, part.bias)
+    for ours, theirs in zip(whole.select([0]).cross, part.cross, strict=True):
+        assert all(torch.allclose(x, y, atol=1e-5) for x, y in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.parametrize(("preset", "frames"), [("exact", 1500), ("fast", 432), ("fastest", 165)])
@@ -103,16 +106,16 @@ def test_presets_keep_so_many_frames(small, monkeypatch, preset, frames):
     monkeypatch.setattr(WhisperPolicy, "encode", lambda self, p: (seen.append(p.stem.shape[1]), encode(self, p))[1])
     options = Options(language="en", timestamps=False, temperature=(0.0,), padding=PRESETS[preset].padding)
     second = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
-    decode(small, [Window("a", second)], options, ["en"])
+    decode(WhisperSpeech(small.checkpoint), [Window("a", second)], options, ["en"])
     assert set(seen) == {frames}  # a second and a half whole; behind it all, a fourth, a sixteenth of the others
 
 
 def test_real_speech_reads_the_same(base):
     """On the example clips, whisper-base's transcripts with and without: nearly all words are the same."""
-    model, same = Model(base), 0
+    speech = WhisperSpeech(base)
     options = Options(language="en", timestamps=False, temperature=(0.0,))
     windows = [Window(str(i), samples) for i, samples in enumerate(utterances(9))]
-    full = decode(model.policy, windows, options, ["en"] * 9)
-    thin = decode(model.policy, windows, replace(options, padding="condensed"), ["en"] * 9)
+    full = decode(speech, windows, options, ["en"] * 9)
+    thin = decode(speech, windows, replace(options, padding="condensed"), ["en"] * 9)
     same = sum(a.text == b.text for a, b in zip(full, thin, strict=True))
     assert same >= 6

@@ -203,3 +203,18 @@ def test_words_added_behind_the_timestamps_are_text(with_added_words):
     assert [tokenizer.is_timestamp(token) for token in (zurich - 1, zurich)] == [True, False]
     with pytest.raises(WeightsError, match="needs 51868 tokens and the model has 51866"):
         WhisperTokenizer.from_json(with_added_words, MULTILINGUAL + 1)
+    assert tokenizer.text_mask().tolist() == [tokenizer.is_text(token) for token in range(tokenizer.vocab_size)]
+
+
+@pytest.mark.parametrize("vocab_size", [ENGLISH, MULTILINGUAL, V3])
+def test_the_mask_of_text_tokens(vocab_size):
+    tokenizer = WhisperTokenizer.of_kind(vocab_size)
+    assert tokenizer.text_mask().tolist() == [tokenizer.is_text(token) for token in range(vocab_size)]
+
+
+def test_a_character_that_stands_for_no_byte_is_refused(with_added_words):
+    tree = json.loads(with_added_words.read_text())
+    tree["model"]["vocab"]["a b"] = tree["model"]["vocab"].pop("Ġthe")
+    with_added_words.write_text(json.dumps(tree))
+    with pytest.raises(WeightsError, match="' ' stands for no byte"):
+        WhisperTokenizer.from_json(with_added_words, MULTILINGUAL + 7)

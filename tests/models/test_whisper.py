@@ -1,6 +1,7 @@
 """Our loop over Whisper's layers against transformers': the oracle in tests, never the engine."""
 
 import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from speechlike import manifest, utterances
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
+from sharpen.benchmarks.stock import named_tensors, stock_model
 from sharpen.method.conformance import check_policy
 from sharpen.method.norms import affine, initial
-from sharpen.method.policy import default_limit, generator
+from sharpen.method.policy import generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models import cache as cache_module
@@ -36,19 +38,33 @@ def prompt_of(policy, language="en"):
     return [t.sot, *([t.languages[language], t.transcribe] if t.multilingual else []), t.no_timestamps]
 
 
+@cache
+def stock(checkpoint):
+    return stock_model(checkpoint)
+
+
+def prepare(policy, clips):
+    return policy.prepare(log_mel(clips, policy.checkpoint.mel), [prompt_of(policy)] * len(clips))
+
+
+@torch.no_grad()
 def encode(policy, clips):
-    with torch.no_grad():
-        return policy.encode(policy.prepare(log_mel(clips, policy.checkpoint.mel), [prompt_of(policy)] * len(clips)))
+    return policy.encode(prepare(policy, clips))
 
 
 def limits_of(clips):
-    return [default_limit(len(clip) / 16000) for clip in clips]
+    return [min(444, max(32, round(15 * len(clip) / 16000))) for clip in clips]
 
 
-def oracle(policy, encoded, limit, beams):
+@torch.no_grad()
+def states_of(policy, prepared):
+    return BaseModelOutput(last_hidden_state=policy.encoder_states(prepared))
+
+
+def oracle(policy, prepared, limit, beams):
     """transformers' own search with pi's mask put into the model: -> [(tokens, score)], best first."""
-    model, eos = policy.model, policy.eos
-    (prompt,) = encoded.prompts
+    model, eos = stock(policy.checkpoint), policy.eos
+    (prompt,) = prepared.prompts
 
     def only_allowed(module, inputs, logits):
         first = logits.shape[1] == len(prompt)
@@ -60,7 +76,7 @@ def oracle(policy, encoded, limit, beams):
     try:
         out = GenerationMixin.generate(
             model,
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded.states),
+            encoder_outputs=states_of(policy, prepared),
             decoder_input_ids=torch.tensor([prompt]),
             max_new_tokens=limit,
             num_beams=beams,
@@ -84,12 +100,10 @@ def oracle(policy, encoded, limit, beams):
     return found
 
 
-def padded_logits(policy, encoded, b, tokens):
+def padded_logits(policy, states, prompt, tokens):
     """The stock model on one whole sequence: logits that predict each of `tokens`."""
-    prompt = encoded.prompts[b]
     ids = torch.tensor([[*prompt, *tokens[:-1]]])
-    states = BaseModelOutput(last_hidden_state=encoded.states[b : b + 1])
-    return policy.model(encoder_outputs=states, decoder_input_ids=ids).logits[0, len(prompt) - 1 :]
+    return stock(policy.checkpoint)(encoder_outputs=states, decoder_input_ids=ids).logits[0, len(prompt) - 1 :]
 
 
 def mixed_prompts(policy):
@@ -100,8 +114,9 @@ def mixed_prompts(policy):
 
 def test_encoder_equals_transformers(small):
     features = torch.randn(2, 80, 3000, generator=torch.Generator().manual_seed(0))
-    ours = small.encode(small.prepare(features, [prompt_of(small)] * 2)).states
-    assert torch.allclose(ours, small.model.model.encoder(features).last_hidden_state, atol=1e-5)
+    ours = small.encoder_states(small.prepare(features, [prompt_of(small)] * 2))
+    theirs = stock(small.checkpoint).model.encoder(features).last_hidden_state
+    assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -109,7 +124,7 @@ def test_packed_trees_equal_padded_rows(small, seed):
     """Random trees, three utterances with prompts of different lengths, in one pass."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    encoded = small.encode(small.prepare(torch.randn(3, 80, 3000), mixed_prompts(small)))
+    prepared = small.prepare(torch.randn(3, 80, 3000), mixed_prompts(small))
     tokens = [rng.randrange(50000) for _ in range(4)]  # few different ones, so that prefixes are shared
     trees = []
     for _ in range(3):
@@ -118,22 +133,23 @@ def test_packed_trees_equal_padded_rows(small, seed):
             for _ in range(rng.randrange(1, 12))
         ]
         trees.append(HypothesisTree.of(sequences, small.eos))
-    logits = small.logits(small.score(encoded, pack(trees)))
+    logits = small.logits(small.score(small.encode(prepared), pack(trees)))
     for b, tree in enumerate(trees):
+        states = states_of(small, prepared.select([b]))
         for y in tree.hypotheses:
-            assert torch.allclose(
-                logits[b, list(y.nodes)], padded_logits(small, encoded, b, y.tokens), atol=1e-4, rtol=1e-4
-            )
+            theirs = padded_logits(small, states, prepared.prompts[b], y.tokens)
+            assert torch.allclose(logits[b, list(y.nodes)], theirs, atol=1e-4, rtol=1e-4)
 
 
 def test_packed_trees_equal_padded_rows_on_real_weights(real):
-    clips = utterances(2)
-    encoded = encode(real, clips)
+    prepared = prepare(real, utterances(2))
+    encoded = real.encode(prepared)
     trees = sample(real, encoded, [12, 12], 8, [generator(0, "a"), generator(0, "b")])
     logits = real.logits(real.score(encoded, pack(trees)))
     for b, tree in enumerate(trees):
+        states = states_of(real, prepared.select([b]))
         for y in tree.hypotheses:
-            ours, theirs = logits[b, list(y.nodes)], padded_logits(real, encoded, b, y.tokens)
+            ours, theirs = logits[b, list(y.nodes)], padded_logits(real, states, prepared.prompts[b], y.tokens)
             assert (ours - theirs).abs().max() / theirs.abs().max() < 1e-4
 
 
@@ -141,25 +157,25 @@ def test_greedy_is_token_identical_to_transformers(real):
     clips = utterances(20)
     assert len(clips) == 20
     for clip in clips:
-        encoded, limit = encode(real, [clip]), limits_of([clip])[0]
-        (tree,) = greedy(real, encoded, [limit])
-        assert tree.hypotheses[0].tokens == oracle(real, encoded, limit, 1)[0][0]
+        prepared, limit = prepare(real, [clip]), limits_of([clip])[0]
+        (tree,) = greedy(real, real.encode(prepared), [limit])
+        assert tree.hypotheses[0].tokens == oracle(real, prepared, limit, 1)[0][0]
 
 
 def test_greedy_is_token_identical_to_transformers_on_real_speech(real, data):
     for row in manifest(data / "librispeech-test-other")[::10]:
         clip = read_audio(row["path"]).samples
-        encoded, limit = encode(real, [clip]), limits_of([clip])[0]
-        (tree,) = greedy(real, encoded, [limit])
-        assert tree.hypotheses[0].tokens == oracle(real, encoded, limit, 1)[0][0], row["id"]
+        prepared, limit = prepare(real, [clip]), limits_of([clip])[0]
+        (tree,) = greedy(real, real.encode(prepared), [limit])
+        assert tree.hypotheses[0].tokens == oracle(real, prepared, limit, 1)[0][0], row["id"]
 
 
 @pytest.mark.parametrize("beams", [4, 16])
 def test_beam_agrees_with_transformers(real, beams):
     for clip in utterances(4)[::2]:
-        encoded, limit = encode(real, [clip]), limits_of([clip])[0]
-        (tree,) = beam(real, encoded, [limit], beams)
-        expected = oracle(real, encoded, limit, beams)
+        prepared, limit = prepare(real, [clip]), limits_of([clip])[0]
+        (tree,) = beam(real, real.encode(prepared), [limit], beams)
+        expected = oracle(real, prepared, limit, beams)
         assert [y.tokens for y in tree.hypotheses] == [tokens for tokens, _ in expected]
         assert len({y.tokens for y in tree.hypotheses}) == beams
         for y, (_, score) in zip(tree.hypotheses, expected, strict=True):
@@ -167,19 +183,19 @@ def test_beam_agrees_with_transformers(real, beams):
 
 
 def test_beam_agrees_with_transformers_at_a_short_limit(real):
-    encoded = encode(real, utterances(1))
-    (tree,) = beam(real, encoded, [5], 4)
-    assert [(y.tokens, pytest.approx(y.score, abs=1e-5)) for y in tree.hypotheses] == oracle(real, encoded, 5, 4)
+    prepared = prepare(real, utterances(1))
+    (tree,) = beam(real, real.encode(prepared), [5], 4)
+    assert [(y.tokens, pytest.approx(y.score, abs=1e-5)) for y in tree.hypotheses] == oracle(real, prepared, 5, 4)
     assert not all(y.finished for y in tree.hypotheses)  # cut at five tokens, and kept
 
 
 def test_sampled_log_probabilities_equal_the_padded_forward(real):
-    clips = utterances(3)
-    encoded = encode(real, clips)
-    trees = sample(real, encoded, [20] * 3, 8, [generator(3, str(b)) for b in range(3)])
+    prepared = prepare(real, utterances(3))
+    trees = sample(real, real.encode(prepared), [20] * 3, 8, [generator(3, str(b)) for b in range(3)])
     for b, tree in enumerate(trees):
+        states = states_of(real, prepared.select([b]))
         for y in tree.hypotheses:
-            logits = padded_logits(real, encoded, b, y.tokens)
+            logits = padded_logits(real, states, prepared.prompts[b], y.tokens)
             forbidden = real.forbidden[[1] + [0] * (len(y) - 1)]
             log_pi = logits.masked_fill(forbidden, -torch.inf).log_softmax(-1)
             assert np.allclose(y.logprobs, log_pi[range(len(y)), list(y.tokens)].numpy(), atol=1e-4)
@@ -188,9 +204,8 @@ def test_sampled_log_probabilities_equal_the_padded_forward(real):
 def test_a_batch_is_its_utterances_one_by_one():
     """Prompts and limits of different lengths; utterances end, leave the batch, and the cache is compacted."""
     torch.manual_seed(1)
-    checkpoint = small_checkpoint()
-    checkpoint.model.double()  # of 51865 nearly equal tokens, rounding in float32 decides which one is drawn
-    small = WhisperPolicy(checkpoint)
+    # Of 51865 nearly equal tokens, rounding in float32 decides which one is drawn.
+    small = WhisperPolicy(small_checkpoint(), dtype=torch.float64)
     prepared, limits = small.prepare(torch.randn(3, 80, 3000), mixed_prompts(small)), [4, 40, 17]
     together = small.encode(prepared)
     draws = [generator(0, str(b)) for b in range(3)]
@@ -248,11 +263,11 @@ def test_norms_of_one_utterance_do_not_touch_another(small):
     theta = initial(small.norms(), 2)
     theta[1] += 0.1 * torch.randn_like(theta[1])
     norms = affine(small.norms(), theta)
-    before = {name: p.clone() for name, p in small.model.named_parameters()}
+    before = {name: p.clone() for name, p in named_tensors(small.checkpoint.weights)}
     plain = greedy(small, small.encode(prepared), [12, 12])
     view = small.adapted(norms)
     encoded = view.encode(prepared)
     adapted = greedy(view, encoded, [12, 12])
     assert adapted[0].hypotheses[0].tokens == plain[0].hypotheses[0].tokens
     assert not np.allclose(adapted[1].hypotheses[0].logprobs[:1], plain[1].hypotheses[0].logprobs[:1], atol=1e-3)
-    assert all(torch.equal(before[name], p) for name, p in small.model.named_parameters())
+    assert all(torch.equal(before[name], p) for name, p in named_tensors(small.checkpoint.weights))

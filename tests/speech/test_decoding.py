@@ -127,10 +127,12 @@ def test_a_prompt_read_in_two_parts_is_the_whole_prompt(contexts, timestamps):
         ({"decode": "magic"}, "expected one of greedy, beam"),
         ({"beam_size": 0}, "beam_size is 0"),
         ({"temperature": ()}, "expected one or more"),
-        ({"temperature": float("nan")}, "expected one or more"),
-        ({"temperature": (0.0, math.inf)}, "expected one or more"),
+        ({"temperature": float("nan")}, "temperature is .* each part a finite number, at least 0"),
+        ({"temperature": (0.0, math.inf)}, "temperature is .* each part a finite number, at least 0"),
         ({"adapt": True}, "adapt is True; expected a method's name or a sharpen.Adaptation"),
         ({"adapt": "beam", "beam_size": 0}, "beam_size is 0"),
+        ({"adapt": "beam", "beam_size": 3}, "the method beam is as wide as its samples"),
+        ({"beam_size": 3}, "decode is 'greedy': set decode='beam'"),
         ({"adapt": "em-magic"}, "em-magic"),
         ({"language": "klingonese"}, "klingonese"),
     ],
@@ -155,7 +157,8 @@ def test_one_temperature_and_methods_that_only_decode():
     assert Options(temperature=[0.2, 0.4]).temperature == (0.2, 0.4)
     beam = Options(adapt=Adaptation(method="beam", samples=16))
     assert (beam.adapt, beam.decode, beam.beam_size) == (None, "beam", 16)
-    assert Options(adapt="beam", beam_size=3) == Options(decode="beam", beam_size=3)
+    assert Options(adapt=Adaptation("beam", samples=3)) == Options(decode="beam", beam_size=3)
+    assert Options(adapt="beam").beam_size == 16
     assert Options(adapt="source", decode="beam", beam_size=3) == Options(decode="beam", beam_size=3)
     assert Options(adapt=METHODS["em-tok"]).adapt == Adaptation(method=METHODS["em-tok"])
     assert Options().beam_size == 5
@@ -211,7 +214,7 @@ def test_a_guess_that_is_no_speech_does_not_take_the_place_of_a_text(monkeypatch
 
 def test_weights_that_are_no_numbers_are_told():
     checkpoint = small_checkpoint()
-    checkpoint.model.model.decoder.layer_norm.weight[0] = float("nan")
+    checkpoint.weights.decoder.norm.weight[0] = float("nan")
     window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
     for how in ("greedy", "beam"):
         with pytest.raises(SharpenError, match="w: the model's output is NaN"):

@@ -362,7 +362,7 @@ def test_a_page_that_fails_does_not_hide_the_transcript(tmp_path):
     model = Model(WhisperSpeech(small_checkpoint()))
     *_, last = transcribe_files(model, [str(clip)], options, str(tmp_path / "out"), ["txt"])
     assert last.kind == "finished"
-    assert "no page of explanations" in last.reason
+    assert "the explanation page was not written" in last.reason
     assert "Is a directory" in last.reason
     assert last.segments
     assert (tmp_path / "out" / "noise.txt").read_text(encoding="utf-8").strip()

@@ -190,8 +190,8 @@ def _mean(
     episodes = [timing.episode() for timing in timings]
     stages = {stage: sum(e[stage] for e in episodes) / n for stage in STAGES}
     steps = {"stem": 1, "decode": 1}
-    config = bench.checkpoint.model.config
-    each = [limit(machine, config, t.work, case.batch) for t in timings if t.work is not None]
+    dims = bench.checkpoint.dimensions
+    each = [limit(machine, dims, t.work, case.batch) for t in timings if t.work is not None]
     limits = {s: sum(one[s] for one in each) / n * steps.get(s, 10) for s in STAGES} if each else None
     return CaseResult(model, case, n, audio, stages, limits)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+
+from sharpen.models.weights.checkpoint import Dimensions
 
 STAGES = ("stem", "encode", "search", "score", "backward", "optimiser", "decode")
 
@@ -44,18 +45,18 @@ def measure() -> Machine:
     )
 
 
-def limit(machine: Machine, config: Any, work: Work, batch: int = 1) -> dict[str, float]:
+def limit(machine: Machine, dims: Dimensions, work: Work, batch: int = 1) -> dict[str, float]:
     """Seconds that each stage needs at least.
 
     Matrix products run at the rate of large ones. In a search, where few rows meet all the weights, the weights are
     also read once per level, for the whole batch.
     """
-    d, f, V, S = int(config.d_model), int(config.encoder_ffn_dim), int(config.vocab_size), work.frames
-    E, D = int(config.encoder_layers), int(config.decoder_layers)
+    d, f, V, S = dims.state, dims.audio_ffn, dims.vocab_size, work.frames
+    E, D = dims.audio_layers, dims.text_layers
     linear = E * S * 2 * (4 * d * d + 2 * d * f)
     attention = E * 4 * S * S * d
     cross = D * S * 4 * d * d  # keys and values for the decoder
-    layer = 2 * (6 * d * d + 2 * d * int(config.decoder_ffn_dim))  # one node in one decoder layer
+    layer = 2 * (6 * d * d + 2 * d * dims.text_ffn)  # one node in one decoder layer
     attended = 4 * S * d  # cross-attention of one node in one decoder layer
     weights = 4 * (D * layer // 2 + V * d)  # bytes read at every level of a search
     keys = 4 * D * 2 * S * d  # bytes of cross-attention keys and values, read at every level
@@ -64,7 +65,7 @@ def limit(machine: Machine, config: Any, work: Work, batch: int = 1) -> dict[str
         products = nodes * (D * (layer + attended) + 2 * V * d)
         return products / machine.flops + levels * (weights / batch + keys) / machine.bandwidth
 
-    convolutions = 2 * 3 * d * (2 * S * int(config.num_mel_bins) + S * d)
+    convolutions = 2 * 3 * d * (2 * S * dims.n_mels + S * d)
     forward = linear + attention + cross
     return {
         "stem": convolutions / machine.flops,

@@ -1,4 +1,4 @@
-"""The straightforward episode: what one would write with transformers alone, carefully, and what ours is compared to.
+"""The straightforward episode: a careful implementation with transformers alone, which ours is compared to.
 
 Each step encodes the audio once, finds G hypotheses with `GenerationMixin.generate` (key/value cache, encoder outputs
 handed over), scores them as G padded rows of one teacher-forced pass over expanded encoder states with full logits,
@@ -8,7 +8,6 @@ It is never used to transcribe.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
-from transformers.modeling_outputs import BaseModelOutput
 
+from sharpen.benchmarks.stock import import_transformers, stock_model
 from sharpen.errors import SharpenError
 from sharpen.models.weights.checkpoint import Checkpoint
 
@@ -36,10 +34,11 @@ class ReferenceStep:
 
 
 class Reference:
-    """A Whisper with LayerNorms of its own, which are trained on one utterance and put back."""
+    """transformers' Whisper, whose LayerNorms are trained on one utterance and then reset."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.model: Any = _with_own_norms(checkpoint.model)
+        self.transformers: Any = import_transformers()
+        self.model: Any = stock_model(checkpoint)
         self.eos = checkpoint.tokenizer.eot
         norms = [m for m in self.model.model.modules() if isinstance(m, nn.LayerNorm)]
         self.parameters: list[nn.Parameter] = [p for norm in norms for p in (norm.weight, norm.bias)]
@@ -90,8 +89,8 @@ class Reference:
     ) -> ReferenceStep:
         """Loss and gradient of one step; given hypotheses are scored instead of searched.
 
-        Over a large vocabulary a float32 softmax sums to 1 only within some 1e-5, and its gradient carries that along;
-        `softmax` can ask for more digits, to compare.
+        Over a large vocabulary a float32 softmax sums to 1 only to about 1e-5, and its gradient is no
+        more exact; `softmax` sets a wider type, for comparing.
         """
         if method not in SEARCHES:
             raise SharpenError(f"the reference knows {', '.join(SEARCHES)}, not {method!r}")
@@ -118,15 +117,15 @@ class Reference:
     def _generate(
         self, states: Tensor, prompt: Sequence[int], search: str, samples: int, limit: int
     ) -> list[list[int]]:
-        allowed = LogitsProcessorList([_Forbid(self.forbidden, len(prompt))])
+        allowed = self.transformers.LogitsProcessorList([_Forbid(self.forbidden, len(prompt))])
         how: dict[str, Any] = {"do_sample": False}
         if search == "sample":
             how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "num_return_sequences": samples}
         elif search == "beam":
             how = {"do_sample": False, "num_beams": samples, "num_return_sequences": samples, "early_stopping": False}
-        out = GenerationMixin.generate(
+        out = self.transformers.GenerationMixin.generate(
             self.model,
-            encoder_outputs=_output(states),
+            encoder_outputs=self._output(states),
             decoder_input_ids=torch.tensor([list(prompt)], device=states.device),
             max_new_tokens=limit,
             suppress_tokens=None,
@@ -155,7 +154,7 @@ class Reference:
             inside[i, : len(tokens)] = 1.0
         y, inside = y.to(states.device), inside.to(states.device)
         read = torch.cat([torch.tensor(list(prompt), device=y.device).expand(G, P), y[:, :-1]], dim=1)
-        out = self.model(encoder_outputs=_output(states.expand(G, -1, -1)), decoder_input_ids=read)
+        out = self.model(encoder_outputs=self._output(states.expand(G, -1, -1)), decoder_input_ids=read)
         logits: Tensor = out.logits[:, P - 1 :].to(softmax)  # (G, T, V)
         lowest = torch.finfo(logits.dtype).min
         first = torch.arange(T, device=y.device)[:, None] == 0  # (T, 1)
@@ -171,19 +170,15 @@ class Reference:
             A = A - (A.sum() - A) / (G - 1)
         return (A * logprobs.sum(1) + H).sum() / inside.sum()
 
-
-def _with_own_norms(model: Any) -> Any:
-    """A copy that shares all weights but those of the LayerNorms: the others are frozen, and held once."""
-    own = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
-    return copy.deepcopy(model, {id(p): p for p in model.parameters() if id(p) not in own})
+    def _output(self, states: Tensor) -> Any:
+        return self.transformers.modeling_outputs.BaseModelOutput(last_hidden_state=states)
 
 
-def _output(states: Any) -> BaseModelOutput:
-    return BaseModelOutput(last_hidden_state=states)
+class _Forbid:
+    """A logits processor that removes what decoding forbids.
 
-
-class _Forbid(LogitsProcessor):
-    """Removes what decoding forbids; beam search takes its log-softmax before, which changes ranks next to nothing."""
+    transformers' beam search takes its log-softmax before, which hardly changes a rank.
+    """
 
     def __init__(self, forbidden: Tensor, prompt: int) -> None:
         self.forbidden, self.prompt = forbidden, prompt

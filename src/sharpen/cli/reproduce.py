@@ -6,13 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from sharpen.cli.evaluate import add_machine, carry_out, seeds, the_run, words
-from sharpen.cli.values import DONE, positive
+from sharpen.cli.runs import add_machine, add_output, add_settings, execute, run_from, settings_from
+from sharpen.cli.values import DONE, words
 from sharpen.errors import SharpenError
 
-# The names stand here as well as in evaluation/reproduce.py: help must not wait for what that file imports.
+LINK = "table-link"  # the one table without speech
+# The names are here as well as in evaluation/runs/recipes.py: help must not wait for the imports of that file.
 NAMES = {
-    "table-link": "prior methods and whether they minimise entropy",
+    LINK: "prior methods and whether they minimise entropy",
     "table-noise": "ten noises",
     "table-accent": "six accents",
     "table-languages": "seven languages",
@@ -26,32 +27,31 @@ NAMES = {
 }
 
 
+DEFAULTS = {"guard": (False,)}  # as in the paper
+FIXED = ("method", "samples", "steps")  # by the recipe
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "A table or figure of the paper from your copies of its corpora; resumes like evaluate."
     parser.set_defaults(run=_reproduce)
     add = parser.add_argument
     names = "; ".join(f"{name}: {meaning}" for name, meaning in NAMES.items())
     add("name", choices=NAMES, metavar="NAME", help=names)
-    add("--out", metavar="DIR", help="where the rows go, or already are (not needed for table-link)")
-    add("--limit", type=positive, metavar="N", help="only the first N of each domain, in a fixed shuffled order")
-    add("--seeds", type=seeds, default=(0,), metavar="S,S", help="of methods that sample (default: 0)")
-    add("--quiet", "-q", action="store_true", help="no progress bar")
+    add_output(parser, required=False)
     add = parser.add_argument_group("corpora").add_argument
     add("--librispeech", type=Path, metavar="DIR", help="LibriSpeech test-other")
-    add("--noise", type=Path, metavar="DIR", help="the noise clips of MS-SNSD; Gaussian noise needs none")
+    add("--noise-dir", type=Path, metavar="DIR", help="folder of MS-SNSD's noise clips; Gaussian noise needs none")
     add("--l2arctic", type=Path, metavar="DIR", help="L2-ARCTIC")
     add("--mls", type=Path, metavar="DIR", help="Multilingual LibriSpeech: a folder for each language")
-    add("--corpus", metavar="CORPUS", help="any corpus, instead of those that are not given")
-    add("--skip-bad", action="store_true", help="go on without entries that cannot be used, and count them")
-    add(
-        "--models", type=words, metavar="M,M", help="instead of the paper's: base, or for table-models tiny,small,large"
-    )
+    add("--corpus", metavar="CORPUS", help="any corpus, in place of those that are not given")
+    add("--skip-bad", action="store_true", help="skip entries that cannot be used, and list them")
+    add("--models", type=words, metavar="M,M", help="in place of the paper's: base; for table-models tiny,small,large")
+    add_settings(parser, DEFAULTS, skip=FIXED)
     add_machine(parser, model=False)
-    parser.set_defaults(guard="off")  # as in the paper
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    if args.name == "table-link":
+    if args.name == LINK:
         from sharpen.evaluation.report.theory import prior_work_table
         from sharpen.method.theory import link_rows
 
@@ -60,22 +60,24 @@ def _reproduce(args: argparse.Namespace) -> int:
     if args.out is None:
         raise SharpenError("reproduce needs a folder for its rows: --out DIR")
     from sharpen.evaluation.report import document as report
-    from sharpen.evaluation.runs import recipes as reproduce
-    from sharpen.evaluation.runs.plan import plan, settings
+    from sharpen.evaluation.runs import recipes
+    from sharpen.evaluation.runs.plan import plan
+    from sharpen.evaluation.runs.settings import settings
 
-    recipe = reproduce.RECIPES[args.name]
-    folders = reproduce.Folders(args.librispeech, args.noise, args.l2arctic, args.mls, args.corpus)
-    parts, left_out = reproduce.parts(recipe, folders, args.skip_bad)
+    recipe = recipes.RECIPES[args.name]
+    folders = recipes.Folders(args.librispeech, args.noise_dir, args.l2arctic, args.mls, args.corpus)
+    parts, left_out = recipes.parts(recipe, folders, args.skip_bad)
     for reason in left_out:
         print(f"sharpen: left out {reason}", file=sys.stderr)
-    chosen = settings(recipe.methods, recipe.samples, recipe.at, args.seeds)
-    plans = [plan(parts, chosen, the_run(args, model), args.limit) for model in args.models or recipe.models]
-    rows, code = carry_out(plans, args)
+    values = settings_from(args, DEFAULTS)
+    chosen = settings(recipe.methods, samples=recipe.samples, steps=recipe.at, **values)
+    plans = [plan(parts, chosen, run_from(args, model), args.limit) for model in args.models or recipe.models]
+    rows, code = execute(plans, args)
     if not rows:
         return code
     print(report.as_markdown(report.build(rows)), end="")
     if args.name == "fig-time":
-        for G, share in reproduce.saved(rows).items():
+        for G, share in recipes.saved(rows).items():
             print(f"G {G}: em-tok-b takes {100 * share:.0f} % less time than em-tok (the paper: nearly 35 % at G 16)")
     print(f"sharpen: sharpen report {args.out} --html FILE makes a page of it, with the figures", file=sys.stderr)
     return code

@@ -9,7 +9,7 @@ from sharpen.cli.values import DONE
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Enumerates a small model: each objective's expected gradient against the entropy's."
+    parser.description = "Enumerates a small model and compares each objective's expected gradient with the entropy's."
     parser.set_defaults(run=_theory)
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
     parser.add_argument("--plot", metavar="FILE", help="draw bias and variance (needs sharpen[report])")

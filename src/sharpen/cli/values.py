@@ -6,17 +6,18 @@ import argparse
 import math
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+MOST_THREADS = 1024
 
 
 def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least 1")
     return int(text)
 
 
-def count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+def threads(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 to {MOST_THREADS}")
     return int(text)
 
 
@@ -25,17 +26,27 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0")
     return value
 
 
-def optional(text: str) -> float | None:
-    return None if text.lower() in ("none", "off") else float(text)
+def decibels(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of decibels")
+    return value
 
 
-def yes_no(text: str) -> bool:
-    answers = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if text.lower() not in answers:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
-    return answers[text.lower()]
+def several_decibels(text: str) -> tuple[float, ...]:
+    return tuple(decibels(word) for word in words(text))
+
+
+def words(text: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one or more words with commas between them")
+    return found

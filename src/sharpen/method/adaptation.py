@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from sharpen.errors import SharpenError
 from sharpen.method.objectives import METHODS, Method, Normalise
+from sharpen.options import declared, option, validate
 
 Sides = Literal["encoder+decoder", "encoder", "decoder"]
 StopRule = Literal["certain", "agreed", "settled"]
@@ -15,43 +15,50 @@ StopRule = Literal["certain", "agreed", "settled"]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How to adapt; the defaults are the paper's."""
+    """How to adapt; the defaults are the paper's. What follows from an option's line is in sharpen.options."""
 
-    method: str | Method = "em-tok-b"  # a name in METHODS, or a row of your own
-    steps: int = 10  # updates of the norms
-    samples: int = 16  # G: hypotheses at each step; one for greedy search
-    lr: float = 1e-3  # AdamW's learning rate
-    weight_decay: float = 0.0  # AdamW's; the paper does not state one
-    norms: Sides = "encoder+decoder"  # which side's norms to adapt
-    normalise: Normalise = "tokens"  # Z: the group's token count (the paper), or "group": G, exactly unbiased
-    stop: tuple[StopRule, ...] = ()  # ends early: "certain", "agreed" (all hypotheses one text), "settled"
-    guard: bool = True  # fall back to the source transcript where the adapted one looks broken
-    explain: bool = False  # also decode greedily before every step
-    greedy_at: tuple[int, ...] = ()  # or only after these numbers of updates; what comes after the last is the answer
-    seed: int = 0  # of the samples
+    method: str | Method = option(
+        "em-tok-b", "source and beam only decode, the others adapt first", choices=METHODS
+    )  # or a row of your own
+    steps: int = option(10, "updates of the norms", least=0, label="{} steps")
+    samples: int = option(16, "G: hypotheses at each step; the width of the method beam", least=1, label="G {}")
+    lr: float = option(1e-3, "learning rate of AdamW", above=0, always=True)
+    weight_decay: float = option(0.0, "weight decay of AdamW; the paper does not state one", least=0, always=True)
+    norms: Sides = option("encoder+decoder", "the side whose norms adapt", flag="--adapt-norms", always=True)
+    normalise: Normalise = option(
+        "tokens", "what the loss is divided by: the group's tokens (the paper) or G (exactly unbiased)", always=True
+    )
+    stop: tuple[StopRule, ...] = option(
+        (),
+        "end the episode early: certain (one hypothesis has nearly all probability), agreed (all hypotheses are one "
+        "text), settled (the entropy no longer changes)",
+    )
+    guard: bool = option(True, "return the source's text where the adapted one looks broken", always=True)
+    explain: bool = option(
+        False, "decode greedily before every step, and explain in STEM.html what adaptation changed", role="output"
+    )
+    greedy_at: tuple[int, ...] = option((), "decode greedily after these updates, too", role="output", flag=None)
+    seed: int = option(0, "seed of every random draw")
 
     def __post_init__(self) -> None:
-        if isinstance(self.method, str) and self.method not in METHODS:
-            raise SharpenError(f"unknown method {self.method!r}; choose from {', '.join(METHODS)}, or give a Method")
-        for name, least in (("steps", 0), ("samples", 1)):
-            if getattr(self, name) < least:
-                raise SharpenError(f"{name} is {getattr(self, name)}; expected at least {least}")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise SharpenError(f"lr is {self.lr}; expected a positive number, such as the paper's 1e-3")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise SharpenError(f"weight_decay is {self.weight_decay}; expected 0 or more")
-        allowed = {"norms": ("encoder+decoder", "encoder", "decoder"), "normalise": ("tokens", "group")}
-        for name, values in allowed.items():
-            if getattr(self, name) not in values:
-                raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(values)}")
+        validate(self)
+        object.__setattr__(self, "greedy_at", tuple(self.greedy_at))
+        rules = declared(type(self))["stop"].choices
+        object.__setattr__(self, "stop", tuple(rule for rule in rules if rule in self.stop))  # one order, no repeats
         beyond = [k for k in self.greedy_at if not 0 <= k <= self.steps]
         if beyond:
             raise SharpenError(f"greedy_at names {beyond[0]} updates; expected 0 to {self.steps}, the episode's steps")
-        unknown = {self.stop} if isinstance(self.stop, str) else set(self.stop) - {"certain", "agreed", "settled"}
-        if unknown:
-            raise SharpenError(f"stop is {self.stop!r}; expected a tuple of certain, agreed and settled, or none")
 
     @property
     def row(self) -> Method:
         """The method's row."""
         return METHODS[self.method] if isinstance(self.method, str) else self.method
+
+
+def applies(name: str, method: Method) -> bool:
+    """Whether an option of `Adaptation` makes a difference to a method."""
+    if name == "samples":
+        return method.search in ("sample", "beam") or (method.search is None and method.decode == "beam")
+    if name == "seed":
+        return method.search == "sample"
+    return name == "method" or method.search is not None

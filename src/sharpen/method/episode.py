@@ -235,7 +235,10 @@ class Episode(Generic[P, E, S]):
             frozen, values = self.policy.adapted(affine(chosen, theta.detach())), encoded.detach()
             with _timed(seconds, "search"):
                 trees = _search(frozen, values, rows)
-            greedy = _greedy(self.policy, chosen, theta.detach(), values, rows)
+            greedy = dict[str, tuple[int, ...]]()
+            if any(row.speaks for row in rows):
+                with _timed(seconds, "greedy"):
+                    greedy = _greedy(self.policy, chosen, theta.detach(), values, rows)
         with _timed(seconds, "score"):
             objectives = [row.options.row.objective for row in rows]
             loss = tree_loss(trees, [o for o in objectives if o is not None], [row.options.normalise for row in rows])
@@ -269,8 +272,6 @@ def _greedy(
 ) -> dict[str, tuple[int, ...]]:
     """The greedy output of the rows that want it, under their norms theta."""
     speaking = [b for b, row in enumerate(rows) if row.speaks]
-    if not speaking:
-        return {}
     view = policy.adapted(affine(chosen, theta[speaking]))
     trees = search.greedy(view, encoded.select(speaking), [rows[b].limit for b in speaking])
     return {rows[b].id: tree.hypotheses[0].tokens for b, tree in zip(speaking, trees, strict=True)}

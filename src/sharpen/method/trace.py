@@ -33,7 +33,7 @@ class Step:
     truncated: int  # hypotheses that the length limit ended
     best_probability: float  # of the most probable hypothesis
     gradient_norm: float
-    seconds: Mapping[str, float]  # this input's share of encode, search, score, backward, optimiser
+    seconds: Mapping[str, float]  # this input's share of encode, search, score, backward, optimiser (and greedy)
     batch_seconds: Mapping[str, float]  # the same stages for all inputs that were computed together
     tree: HypothesisTree | None = field(repr=False)  # the hypotheses; None where they were dropped
     greedy: tuple[int, ...] | None = None  # with `explain` or `greedy_at`: the greedy output before this step's update

@@ -1,9 +1,9 @@
 """The append-only key/value cache of a growing tree.
 
-Every node owns one column for good: reordering a beam changes which columns a row sees, never a key or a value.
-A new level takes the next n columns of every utterance; where an utterance has fewer new nodes, the rest of its
-columns are padding that no row ever sees. When fewer than half of the columns are seen by any row of the frontier,
-those that are not are squeezed out, so that a wide beam does not drag its dead branches along.
+A node keeps its column: reordering a beam changes which columns a row sees, never a key or a value. A new level takes
+the next n columns of every utterance; where an utterance has fewer new nodes, the rest of its columns are padding that
+no row sees. When the frontier sees fewer than half of the columns, the others are removed, so that the dead branches of
+a wide beam cost nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ FIRST_CAPACITY = 64  # columns; doubled whenever they run out
 
 @dataclass(frozen=True)
 class TreeCache:
-    """Keys and values of B utterances' nodes and what the frontier sees of them."""
+    """Keys and values of B utterances' nodes, and which of them the frontier sees."""
 
     keys: Tensor  # (layers, B, heads, capacity, d/heads)
     values: Tensor  # (layers, B, heads, capacity, d/heads)
     visible: Tensor  # (B, n, capacity) bool: row j of the frontier sees a column
-    used: int  # columns taken so far, the same for every utterance
-    fresh: int = 0  # how many of them are the newest level's, to be written by the pass under way
+    used: int  # columns in use, the same number for every utterance
+    fresh: int = 0  # how many of them belong to the newest level, which the current pass writes
 
     @classmethod
     def empty(
@@ -49,7 +49,7 @@ class TreeCache:
         rows = torch.arange(B, device=parents.device)[:, None]
         seen = cache.visible[rows, parents.clamp(min=0)] & (parents >= 0)[:, :, None]  # (B, n, capacity)
         new = torch.arange(n, device=parents.device)
-        seen[:, new, cache.used + new] = True  # padding sees itself alone, which keeps its softmax finite
+        seen[:, new, cache.used + new] = True  # padding sees only itself, which keeps its softmax finite
         return TreeCache(cache.keys, cache.values, seen, cache.used + n, n)
 
     def narrowed(self, rows: Tensor) -> TreeCache:
@@ -83,7 +83,7 @@ class TreeCache:
         return TreeCache(keys, values, visible, self.used)
 
     def _compacted(self, parents: Tensor) -> TreeCache:
-        """Squeezes out the columns that no surviving row sees, if they are more than half."""
+        """Removes the columns that no surviving row sees, if they are more than half."""
         if self.used <= FIRST_CAPACITY:
             return self
         B = parents.shape[0]

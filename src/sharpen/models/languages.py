@@ -1,4 +1,4 @@
-"""The languages Whisper knows, in the order of their tokens, and the way from a name to a code."""
+"""The languages Whisper knows, in the order of their tokens, and the code of a language by its name."""
 
 import difflib
 

@@ -1,75 +1,155 @@
-"""A Whisper layer's matrices as calls: joined where one product can make several things, packed where a search runs."""
+"""A checkpoint's weights ready to compute with: on one device, in one number format, each made when first needed.
+
+A search without gradients needs packed matrices, scoring needs plain ones, and plain transcription never scores: so
+neither is made before it is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sharpen.models.packed import PackedLinear
+from sharpen.method.norms import Norm, Side
+from sharpen.models.packed import PackedLinear, packs
+from sharpen.models.weights.tensors import LayerNorm, LayerWeights, Linear, WhisperWeights
 
-Linear = Callable[[Tensor], Tensor]  # (..., in) -> (..., out)
-Make = Callable[[Tensor, Tensor | None], Linear]  # of a weight and a bias
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Self-attention: what makes queries, keys and values, one behind the other, and what follows."""
-
-    qkv: Linear
-    out: Linear
-
-
-@dataclass(frozen=True)
-class Cross:
-    """Attention to the encoder's states."""
-
-    query: Linear
-    kv: Linear  # keys and values, of the states
-    out: Linear
+EPS = 1e-5  # of every norm in Whisper
+Product = Callable[[Tensor], Tensor]  # (..., in) -> (..., out)
+Make = Callable[[Tensor, Tensor | None], Product]  # of a weight and a bias
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the encoder or the decoder."""
+    """The products of one layer of the encoder or the decoder."""
 
-    attention: Attention
-    cross: Cross | None  # the decoder's
-    fc1: Linear
-    fc2: Linear
+    qkv: Product  # queries, keys and values of self-attention, one behind the other
+    out: Product
+    cross_query: Product | None  # the decoder's attention to the encoder's states
+    cross_out: Product | None
+    fc1: Product
+    fc2: Product
 
     def mlp(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x)))
 
 
-def plain(weight: Tensor, bias: Tensor | None) -> Linear:
+def plain(weight: Tensor, bias: Tensor | None) -> Product:
     """A product that carries gradients to its rows."""
     return partial(F.linear, weight=weight, bias=bias)
 
 
-def layer(module: Any, make: Make = plain) -> Layer:
-    """The layer of a transformers module; `make=PackedLinear` for rows without gradient."""
-    attention = Attention(_joined(module.self_attn, "qkv", make), _joined(module.self_attn, ("out",), make))
-    cross = None
-    if hasattr(module, "encoder_attn"):
-        heard = module.encoder_attn
-        cross = Cross(_joined(heard, "q", make), _joined(heard, "kv", plain), _joined(heard, ("out",), make))
-    return Layer(attention, cross, make(module.fc1.weight, module.fc1.bias), make(module.fc2.weight, module.fc2.bias))
+class Matrices:
+    """Shared by all views of a policy; nothing in it is ever written after it was made."""
+
+    def __init__(self, weights: WhisperWeights, device: torch.device, dtype: torch.dtype) -> None:
+        if not dtype.is_floating_point:
+            raise TypeError(f"expected a floating point dtype, got {dtype}")
+        self.weights, self.device, self.dtype = weights, device, dtype
+        self.norms = {norm.name: norm for norm in self._list_norms()}  # in the order the input meets them
+
+    @cached_property
+    def convolutions(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The weight and the bias of each."""
+        one, two = self.weights.encoder.conv1, self.weights.encoder.conv2
+        return (self._cast(one.weight), self._cast(one.bias)), (self._cast(two.weight), self._cast(two.bias))
+
+    @cached_property
+    def audio_positions(self) -> Tensor:
+        return self._cast(self.weights.encoder.positions)  # (1500, d)
+
+    @cached_property
+    def text_positions(self) -> Tensor:
+        return self._cast(self.weights.decoder.positions)  # (448, d)
+
+    @cached_property
+    def encoder(self) -> Sequence[Layer]:
+        return [self._layer(layer, plain) for layer in self.weights.encoder.layers]
+
+    @cached_property
+    def cross(self) -> Sequence[Product]:
+        """What makes each decoder layer's keys and values from the encoder's states."""
+        found = [layer.cross for layer in self.weights.decoder.layers]
+        return [self._product(cross.kv, plain) for cross in found if cross is not None]
+
+    @cached_property
+    def scoring(self) -> Sequence[Layer]:
+        """The decoder for rows with gradients."""
+        return [self._layer(layer, plain) for layer in self.weights.decoder.layers]
+
+    @cached_property
+    def searching(self) -> Sequence[Layer]:
+        """The decoder for rows without."""
+        if not packs(self.device, self.dtype):
+            return self.scoring
+        return [self._layer(layer, PackedLinear) for layer in self.weights.decoder.layers]
+
+    @cached_property
+    def vocabulary(self) -> Tensor:
+        """The output matrix W: (V, d)."""
+        return self._cast(self.weights.decoder.tokens)
+
+    @cached_property
+    def project(self) -> Product:
+        """h W^T for rows without gradients."""
+        if not packs(self.device, self.dtype):
+            return plain(self.vocabulary, None)
+        return PackedLinear(self._cast(self.weights.decoder.tokens))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """(...) int64 -> (..., d). On a CPU the file's own rows are looked up: no other copy is needed for a few."""
+        table = self.weights.decoder.tokens if self.device.type == "cpu" else self.vocabulary
+        return table[tokens].to(self.dtype)
+
+    def _list_norms(self) -> Iterator[Norm]:
+        for layer, name in _numbered("encoder", self.weights.encoder.layers):
+            yield self._norm(f"{name}.self_attn_layer_norm", "encoder", layer.attention.norm)
+            yield self._norm(f"{name}.final_layer_norm", "encoder", layer.norm)
+        yield self._norm("encoder.layer_norm", "encoder", self.weights.encoder.norm)
+        for layer, name in _numbered("decoder", self.weights.decoder.layers):
+            yield self._norm(f"{name}.self_attn_layer_norm", "decoder", layer.attention.norm)
+            if layer.cross is not None:
+                yield self._norm(f"{name}.encoder_attn_layer_norm", "decoder", layer.cross.norm)
+            yield self._norm(f"{name}.final_layer_norm", "decoder", layer.norm)
+        yield self._norm("decoder.layer_norm", "decoder", self.weights.decoder.norm)
+
+    def _norm(self, name: str, side: Side, stored: LayerNorm) -> Norm:
+        return Norm(name, side, "layer", EPS, self._cast(stored.weight), self._cast(stored.bias))
+
+    def _layer(self, layer: LayerWeights, make: Make) -> Layer:
+        cross = layer.cross
+        return Layer(
+            qkv=self._product(layer.attention.qkv, make),
+            out=self._product(layer.attention.out, make),
+            cross_query=None if cross is None else self._product(cross.query, make),
+            cross_out=None if cross is None else self._product(cross.out, make),
+            fc1=self._product(layer.fc1, make),
+            fc2=self._product(layer.fc2, make),
+        )
+
+    def _product(self, linear: Linear, make: Make) -> Product:
+        biases = [
+            weight.new_zeros(len(weight)) if bias is None else bias
+            for weight, bias in zip(linear.weights, linear.biases, strict=True)
+        ]
+        return make(self._cast(*linear.weights), self._cast(*biases))
+
+    def _cast(self, *parts: Tensor) -> Tensor:
+        """The parts one below the other in memory of torch's own: products round by how memory is aligned."""
+        with torch.inference_mode(False):  # a tensor made inside of it could never take part in a gradient
+            rows = sum(len(part) for part in parts)
+            whole = torch.empty(rows, *parts[0].shape[1:], device=self.device, dtype=self.dtype)
+            start = 0
+            for part in parts:
+                whole[start : start + len(part)].copy_(part)
+                start += len(part)
+            return whole
 
 
-def packed(module: Any) -> Layer:
-    return layer(module, PackedLinear)
-
-
-def _joined(attention: Any, parts: Any, make: Make) -> Linear:
-    """Some of an attention's projections as one."""
-    modules = [getattr(attention, f"{part}_proj") for part in parts]
-    if len(modules) == 1:
-        return make(modules[0].weight, modules[0].bias)
-    biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in modules]
-    return make(torch.cat([m.weight.detach() for m in modules]), torch.cat([bias.detach() for bias in biases]))
+def _numbered(side: Side, layers: Sequence[LayerWeights]) -> Iterator[tuple[LayerWeights, str]]:
+    for i, layer in enumerate(layers):
+        yield layer, f"{side}.layers.{i}"

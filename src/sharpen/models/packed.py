@@ -1,9 +1,8 @@
-"""Frozen linear layers laid out so that the CPU multiplies them with a few rows about as fast as it can read them.
+"""Frozen linear layers in oneDNN's own memory order, in which a few rows are multiplied about as fast as W is read.
 
 A search sends 1 to 16 rows through every matrix of the decoder, and through the vocabulary, at every level. BLAS reads
 such a product at a fraction of the memory's speed; oneDNN, which comes with torch, does not, once a matrix is in its
-own order. That order costs a second copy. Elsewhere (another device or number format, a build without oneDNN) it is a
-plain product.
+own order. Elsewhere (another device or number format, a build without oneDNN) it is a plain product.
 """
 
 from __future__ import annotations
@@ -15,25 +14,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def packs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether matrices of that kind can be packed here."""
+    backend: Any = torch.backends.mkldnn
+    known = hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return device.type == "cpu" and dtype == torch.float32 and known and bool(backend.is_available())
+
+
 class PackedLinear:
-    """W (out, in) and b, for rows that need no gradient."""
+    """W (out, in) and b, for rows that need no gradient. A packed W is a copy; the plain one is not kept."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self._bias = None if bias is None else bias.detach()
         self._ops: Any = torch.ops.mkldnn
-        self._packed: Any = self._pack()
+        self._packed: Any = None
+        self._plain: Tensor | None = None
+        if packs(weight.device, weight.dtype):
+            self._packed = self._ops._reorder_linear_weight(weight.detach(), None)
+        else:
+            self._plain = weight.detach()
 
     def __call__(self, x: Tensor) -> Tensor:
         """x W^T + b: (..., in) -> (..., out)."""
-        if self._packed is None:
-            return F.linear(x, self.weight, self.bias)
+        if self._plain is not None:
+            return F.linear(x, self._plain, self._bias)
         rows = x.reshape(-1, x.shape[-1])
-        y: Tensor = self._ops._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
+        y: Tensor = self._ops._linear_pointwise(rows, self._packed, self._bias, "none", [], "")
         return y.view(*x.shape[:-1], -1)
-
-    def _pack(self) -> Any:
-        fits = self.weight.device.type == "cpu" and self.weight.dtype == torch.float32
-        backend: Any = torch.backends.mkldnn
-        if not (fits and backend.is_available() and hasattr(self._ops, "_reorder_linear_weight")):
-            return None
-        return self._ops._reorder_linear_weight(self.weight, None)

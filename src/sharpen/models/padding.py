@@ -1,10 +1,10 @@
-"""Condensed padding: Whisper's thirty seconds with the silence behind the speech told in fewer frames.
+"""Condensed padding: Whisper's thirty-second window with fewer frames for the silence after the speech.
 
 Whisper was trained on windows of exactly thirty seconds, padded with silence, and breaks when the padding is cut away.
-But the padded frames are much alike, so a few can stand for all: speech and a margin behind it keep every frame; behind
-them one frame of every four (condensed) or sixteen (sparse) is kept, and wherever it is attended to, log(frames it
-stands for) is added to its logit, as if each of them had been there with the same key and value. An approximation:
-docs/speed.md has its cost.
+But the padded frames are nearly equal, so a few can stand for all: every frame of the speech and of a short margin
+after it is kept; of the rest one frame in four (condensed) or sixteen (sparse). log(frames it stands for) is added to
+the attention logit of such a frame, as if each of them were there with the same key and value. This is an
+approximation: docs/speed.md has its cost.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EVERY = {"condensed": 4, "sparse": 16}  # padded frames that one stands for
-MARGIN = 25  # frames behind the speech that are kept whole: half a second
+EVERY = {"condensed": 4, "sparse": 16}  # how many padded frames one stands for
+MARGIN = 25  # frames after the speech that are all kept: half a second
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Which frames of a batch stay, and what is added to the attention logits of each."""
+    """Which frames of a batch are kept, and what is added to the attention logits of each."""
 
-    frames: Tensor  # (B, S) int64 numbers of frames, rising; 0 where a shorter utterance has fewer
-    bias: Tensor  # (B, S) 0 for a frame of its own, log(m) for one that stands for m, -inf where there is none
+    frames: Tensor  # (B, S) int64: each frame's number in its window, rising; 0 for filling
+    bias: Tensor  # (B, S) 0 for a frame that stands for itself, log(m) for one that stands for m, -inf for filling
 
     def of(self, x: Tensor) -> Tensor:
-        """The frames that stay: (B, total, d) -> (B, S, d)."""
+        """The kept frames: (B, total, d) -> (B, S, d)."""
         return x.gather(1, self.frames.to(x.device)[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 def condense(speech: Sequence[int], total: int, every: int, margin: int = MARGIN) -> Kept:
-    """Keeps the first `speech` frames of each utterance and a margin, and thins out the rest of `total`."""
+    """Keeps the first `speech` frames of each utterance and a margin, and one in `every` of the rest of `total`."""
     kept, stands_for = [], []
     for count in speech:
         whole = min(total, count + margin)

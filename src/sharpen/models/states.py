@@ -1,9 +1,14 @@
-"""What passes between Whisper's stages: prepared audio, encoded audio, and a search in progress."""
+"""What passes between Whisper's stages: prepared audio, encoded audio, and a search in progress.
+
+A batch may hold utterances with different numbers of frames. The shorter ones are filled up at the end, with zeros that
+have a bias of -inf and so are never attended to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +19,12 @@ from sharpen.models.cache import TreeCache
 
 @dataclass(frozen=True)
 class Prepared:
-    """Utterances up to where the first norm stands: the convolutions are behind them."""
+    """Utterances after the convolutions, before the first norm."""
 
     stem: Tensor  # (B, S, d)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
-    bias: Tensor | None = None  # (B, 1, 1, S) added to the attention logits of each frame; None where padding is full
+    frames: Tensor  # (B, S) int64: which frame of its window each one is; 0 for filling
+    bias: Tensor | None = None  # (B, 1, 1, S) added to the attention logits of each frame; None stands for zeros
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -27,47 +33,45 @@ class Prepared:
         """The same utterances with other prompts."""
         return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
 
-    def alone(self, b: int) -> Prepared:
-        """One utterance, without the frames that only fill it up to its neighbours' length."""
-        if self.bias is None:
-            return self.select([b])
-        S = int((self.bias[b] > -torch.inf).sum())
-        return Prepared(self.stem[b : b + 1, :S], (self.prompts[b],), self.bias[b : b + 1, ..., :S])
-
     def select(self, inputs: Sequence[int]) -> Prepared:
+        """Some of the utterances, without the filling that none of them needs."""
         rows = list(inputs)
         if rows == list(range(len(self))):
             return self
-        bias = None if self.bias is None else self.bias[rows]
-        return Prepared(self.stem[rows], tuple(self.prompts[b] for b in rows), bias)
+        bias, S = _selected(self.bias, rows, self.stem.shape[1])
+        return Prepared(self.stem[rows, :S], tuple(self.prompts[b] for b in rows), self.frames[rows, :S], bias)
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """The utterances of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        bias = _joined_bias([(part.bias, part.stem) for part in parts])
+        prompts = tuple(prompt for part in parts for prompt in part.prompts)
+        frames = _filled([part.frames for part in parts], dim=1)
+        return cls(_filled([part.stem for part in parts], dim=1), prompts, frames, bias)
 
 
 @dataclass(frozen=True)
 class Encoded:
     """What Whisper computes once per utterance."""
 
-    states: Tensor  # (B, S, d) encoder output
     cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
-    bias: Tensor | None = None  # (B, 1, 1, S) of each frame's attention logits
-    alone: tuple[Encoded, ...] = ()  # the same one by one, where they were encoded so: then these have the gradient
+    frames: Tensor  # (B, S) int64: which frame of its window each one is; 0 for filling
+    bias: Tensor | None = None  # (B, 1, 1, S) added to the attention logits of each frame; None stands for zeros
+    alone: tuple[Encoded, ...] = ()  # the utterances one by one, where they were encoded so: they carry the gradient
 
-    @classmethod
-    @torch.no_grad()
-    def joined(cls, alone: Sequence[Encoded], bias: Tensor | None) -> Encoded:
-        """Utterances that were encoded one by one, as a batch to search, which keeps them as they are to score."""
-        layers = zip(*(one.cross for one in alone), strict=True)
-        cross = tuple((_filled([k for k, _ in layer]), _filled([v for _, v in layer])) for layer in layers)
-        prompts = tuple(prompt for one in alone for prompt in one.prompts)
-        return cls(_filled([one.states for one in alone]), cross, prompts, bias, tuple(alone))
+    def __len__(self) -> int:
+        return len(self.prompts)
 
     def detach(self) -> Encoded:
         """The same values without their gradient, for searching before scoring.
 
-        Keys and values are laid out one frame behind the other: a search reads them at every level.
+        Keys and values are made contiguous: a search reads them at every level.
         """
         cross = tuple((k.detach().contiguous(), v.detach().contiguous()) for k, v in self.cross)
-        return replace(self, states=self.states.detach(), cross=cross, alone=())
+        return replace(self, cross=cross, alone=())
 
     def prompted(self, prompts: Sequence[Sequence[int]]) -> Encoded:
         """The same utterances with other prompts."""
@@ -75,14 +79,29 @@ class Encoded:
         return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts), alone=alone)
 
     def select(self, inputs: Sequence[int]) -> Encoded:
-        """Some of the utterances."""
+        """Some of the utterances, without the filling that none of them needs."""
         rows = list(inputs)
-        if rows == list(range(len(self.prompts))):
+        if rows == list(range(len(self))):
             return self
-        cross = tuple((k[rows], v[rows]) for k, v in self.cross)
-        bias = None if self.bias is None else self.bias[rows]
+        bias, S = _selected(self.bias, rows, self.frames.shape[1])
+        cross = tuple((k[rows, :, :S], v[rows, :, :S]) for k, v in self.cross)
         alone = tuple(self.alone[b] for b in rows) if self.alone else ()
-        return Encoded(self.states[rows], cross, tuple(self.prompts[b] for b in rows), bias, alone)
+        return Encoded(cross, tuple(self.prompts[b] for b in rows), self.frames[rows, :S], bias, alone)
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """The utterances of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        layers = zip(*(part.cross for part in parts), strict=True)
+        cross = tuple(
+            (_filled([k for k, _ in layer], dim=2), _filled([v for _, v in layer], dim=2)) for layer in layers
+        )
+        prompts = tuple(prompt for part in parts for prompt in part.prompts)
+        frames = _filled([part.frames for part in parts], dim=1)
+        bias = _joined_bias([(part.bias, part.cross[0][0].transpose(1, 2)) for part in parts])
+        alone = tuple(one for part in parts for one in (part.alone or ((part,) if len(part) == 1 else ())))
+        return cls(cross, prompts, frames, bias, alone if len(alone) == len(prompts) else ())
 
 
 @dataclass(frozen=True)
@@ -90,15 +109,39 @@ class WhisperState:
     """A search in progress over B utterances."""
 
     hidden: Tensor  # (B, n, d) of the frontier's nodes; zeros where padded or ended
-    prompt_hidden: Tensor  # (B, P, d) of every prompt position, for the no-speech and the language probabilities
     cache: TreeCache
-    cross: tuple[tuple[Tensor, Tensor], ...]  # of the utterances still in the work
-    heard: Tensor | None  # (b, 1, 1, S) of those utterances: what is added to each frame's attention logits
+    cross: tuple[tuple[Tensor, Tensor], ...]  # of the b utterances that have not ended
+    frame_bias: Tensor | None  # (b, 1, 1, S) of those utterances, added to each frame's attention logits
     positions: Tensor  # (b,) the next node's position
-    rows: Tensor  # (b,) which utterances are still in the work
+    rows: Tensor  # (b,) which utterances have not ended
 
 
-def _filled(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors (1, ..., S, d) one below the other, with zeros where one is shorter."""
-    S = max(part.shape[-2] for part in parts)
-    return torch.cat([F.pad(part, (0, 0, 0, S - part.shape[-2])) for part in parts])
+def _selected(bias: Tensor | None, rows: list[int], S: int) -> tuple[Tensor | None, int]:
+    """The bias of some rows, and how many frames the longest of them has."""
+    if bias is None:
+        return None, S
+    chosen = bias[rows]
+    S = int((chosen > -torch.inf).sum(-1).max()) if rows else 0
+    return chosen[..., :S], S
+
+
+def _joined_bias(parts: Sequence[tuple[Tensor | None, Tensor]]) -> Tensor | None:
+    """The bias of all parts, each given as its bias and what it belongs to, (B, S, ...)."""
+    lengths = {x.shape[1] for _, x in parts}
+    if len(lengths) == 1 and all(bias is None for bias, _ in parts):
+        return None
+    whole = [x.new_zeros(len(x), 1, 1, x.shape[1]) if bias is None else bias for bias, x in parts]
+    return _filled(whole, dim=3, value=-torch.inf)
+
+
+def _filled(parts: Sequence[Tensor], dim: int, value: float = 0.0) -> Tensor:
+    """Tensors one below the other, filled up to the same length along `dim`."""
+    longest = max(part.shape[dim] for part in parts)
+    return torch.cat(
+        [
+            F.pad(part, (0, 0) * (part.dim() - 1 - dim) + (0, longest - part.shape[dim]), value=value)
+            if part.shape[dim] < longest
+            else part
+            for part in parts
+        ]
+    )

@@ -3,7 +3,7 @@
 Every released Whisper uses one of two vocabularies, GPT-2's (English-only) or the multilingual one, so they are
 shipped here as merge pairs and a checkpoint without a tokeniser (ggml, OpenAI's files) still has one.
 
-A `tokenizer.json` next to the checkpoint is read for its tokens and specials; words that fine-tuning added behind the
+A `tokenizer.json` next to the checkpoint is read for its tokens and specials; words that fine-tuning added after the
 timestamps are text like any other. Where its tokens are one of the two known vocabularies, the merges are ours: the
 copy that travels with many multilingual checkpoints has lost its first merge, "Ġ t", and so splits " the" in two tokens
 the model has never seen together.
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 
 from sharpen.errors import WeightsError
 from sharpen.models.languages import LANGUAGES, language_code
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 __all__ = ["LANGUAGES", "WhisperTokenizer", "language_code"]
 
@@ -68,14 +68,14 @@ class WhisperTokenizer:
     merges: NDArray[np.uint32] = field(repr=False)  # (N, 2) token ids, the most urgent first
     specials: Mapping[str, int] = field(repr=False)  # "<|endoftext|>" -> id; timestamps are not listed
     vocab_size: int
-    added: Mapping[str, int] = field(default_factory=dict, repr=False)  # whole words that a fine-tuned model learned
+    added: Mapping[str, int] = field(default_factory=dict, repr=False)  # whole words that fine-tuning added
 
     @classmethod
     def of_kind(cls, vocab_size: int, where: str = "the model") -> "WhisperTokenizer":
-        """The tokeniser of a released Whisper, told by its vocabulary size; `where` is for the error message."""
+        """The tokeniser of a released Whisper, by its vocabulary size; `where` is for the error message."""
         if vocab_size not in (ENGLISH, MULTILINGUAL, V3):
             raise WeightsError(
-                f"{where}: a vocabulary of {vocab_size} tokens is none of Whisper's (English-only {ENGLISH}, "
+                f"{where}: a vocabulary of {vocab_size} tokens is not one of Whisper's (English-only {ENGLISH}, "
                 f"multilingual {MULTILINGUAL}, large-v3 {V3}); put the model's tokenizer.json next to its weights"
             )
         languages = list(LANGUAGES) if vocab_size == V3 else list(LANGUAGES)[:-1]
@@ -90,9 +90,10 @@ class WhisperTokenizer:
         try:
             tree = json.loads(path.read_text(encoding="utf-8"))
             pieces, specials, added = _parse_tokens(tree)
-            known = [vocabulary(kind) for kind in ("english", "multilingual")]
-            ours = [merges for tokens, merges in known if tokens == pieces[: len(tokens)]]
-            merges = ours[0] if ours else _parse_merges(tree)
+            kinds = ("english", "multilingual")
+            known = (vocabulary(kind) for kind in (kinds if len(pieces) <= _ENGLISH_EOT else kinds[::-1]))
+            ours = next((merges for tokens, merges in known if tokens == pieces[: len(tokens)]), None)
+            merges = _parse_merges(tree) if ours is None else ours
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
             raise WeightsError(
                 f"{path}: not a byte-level BPE tokenizer.json ({type(error).__name__}: {error}); "
@@ -105,13 +106,13 @@ class WhisperTokenizer:
         needed = max(*specials.values(), *added.values(), last_timestamp, len(pieces) - 1) + 1
         if needed > vocab_size:
             raise WeightsError(
-                f"{path}: this tokeniser needs {needed} tokens and the model has {vocab_size}; take the tokenizer.json "
+                f"{path}: this tokeniser needs {needed} tokens and the model has {vocab_size}; use the tokenizer.json "
                 "that belongs to this checkpoint"
             )
         return cls(pieces, merges, specials, vocab_size, added)
 
     def encode(self, text: str) -> list[int]:
-        """Text to tokens. Special tokens written out in the text stay text: a prompt cannot give orders."""
+        """Text to tokens. Special tokens written out in the text stay text: a prompt cannot inject one."""
         return [int(token) for token in self._engine.encode(text, add_special_tokens=False).ids]
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
@@ -133,6 +134,14 @@ class WhisperTokenizer:
 
     def is_text(self, token: int) -> bool:
         return token < self.eot or token in self._added or (token < len(self.pieces) and self.pieces[token] != b"")
+
+    def text_mask(self) -> NDArray[np.bool_]:
+        """Which tokens are text: (vocab_size,)."""
+        mask = np.zeros(self.vocab_size, dtype=np.bool_)
+        mask[: self.eot] = True
+        mask[[token for token in range(self.eot, len(self.pieces)) if self.is_text(token)]] = True
+        mask[list(self._added)] = True
+        return mask
 
     def is_timestamp(self, token: int) -> bool:
         return self.timestamp_begin <= token < self.timestamp_end
@@ -157,7 +166,7 @@ class WhisperTokenizer:
         return frozenset((self.sot, self.translate, self.transcribe, self.sot_lm, self.sot_prev, self.no_speech))
 
     def suppressed_first(self) -> tuple[int, ...]:
-        """What may not come first: a blank, or the end."""
+        """What an output may not start with: a blank, or EOS."""
         return (self.encode(" ")[0], self.eot)
 
     @property
@@ -198,7 +207,7 @@ class WhisperTokenizer:
 
     @property
     def timestamp_end(self) -> int:
-        """The first token behind the timestamps."""
+        """The first token after the timestamps."""
         return self.timestamp_begin + TIMESTAMPS
 
     @property
@@ -221,7 +230,11 @@ class WhisperTokenizer:
         return {token: text.encode() for text, token in self.added.items()}
 
     @cached_property
-    def _engine(self) -> Tokenizer:
+    def _engine(self) -> "Tokenizer":
+        from tokenizers import AddedToken, Tokenizer  # here, because transcribing seldom encodes text
+        from tokenizers.models import BPE
+        from tokenizers.pre_tokenizers import ByteLevel
+
         symbols = ["".join(SYMBOL_OF_BYTE[byte] for byte in piece) for piece in self.pieces]
         vocab = {symbol: token for token, symbol in enumerate(symbols) if symbol} | dict(self.added)
         engine = Tokenizer(BPE(vocab, [(symbols[left], symbols[right]) for left, right in self.merges.tolist()]))
@@ -236,7 +249,7 @@ def vocabulary(kind: str) -> tuple[tuple[bytes, ...], NDArray[np.uint32]]:
     with files("sharpen.models").joinpath("assets/vocabularies.npz").open("rb") as file:
         merges: NDArray[np.uint32] = np.load(file, allow_pickle=False)[kind].astype(np.uint32)
     pieces = list(BYTE_TOKENS)
-    for left, right in merges.tolist():
+    for left, right in zip(*merges.T.tolist(), strict=True):
         pieces.append(pieces[left] + pieces[right])
     return tuple(pieces), merges
 
@@ -254,9 +267,13 @@ def _parse_tokens(tree: dict[str, Any]) -> tuple[tuple[bytes, ...], dict[str, in
     not_text = set(specials.values())
     specials = {name: token for name, token in specials.items() if not _TIMESTAMP.fullmatch(name)}
     of_text = {symbols: _token(token) for symbols, token in vocab.items() if token not in not_text}
+    unknown = set("".join(of_text)) - BYTE_OF_SYMBOL.keys()
+    if unknown:
+        raise ValueError(f"{min(unknown)!r} stands for no byte")
+    bytes_of = str.maketrans({symbol: chr(byte) for symbol, byte in BYTE_OF_SYMBOL.items()})
     pieces = [b""] * (max(of_text.values()) + 1)
     for symbols, token in of_text.items():
-        pieces[token] = bytes([BYTE_OF_SYMBOL[symbol] for symbol in symbols])
+        pieces[token] = symbols.translate(bytes_of).encode("latin-1")
     return tuple(pieces), specials, added
 
 

@@ -1,77 +1,67 @@
 """Whisper as a policy: the checkpoint's weights, run by our own loop over the layers.
 
-The loop exists because the stock modules cannot do what the method needs: a cache that is only appended to while a
-tree grows, a tree mask in one scoring pass, encoder states and cross-attention keys computed once per utterance
-whatever the number of hypotheses, and norm parameters that differ from utterance to utterance.
-`adapted(norms)` gives a view of the same frozen weights with other norms; nothing is ever written to the model.
+A stock implementation cannot do what the method needs: a cache that is only appended to while a tree grows, a tree mask
+in one scoring pass, encoder states and cross-attention keys computed once per utterance whatever the number of
+hypotheses, and norm parameters that differ between utterances. `adapted(norms)` gives a view of the same frozen weights
+with other norms; the weights are never written.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from sharpen.method.norms import Affine, Norm, Side
+from sharpen.method.norms import Affine, Norm
 from sharpen.method.tree import PackedTrees
-from sharpen.models import linears
 from sharpen.models.cache import TreeCache
-from sharpen.models.linears import Layer
-from sharpen.models.packed import PackedLinear
+from sharpen.models.linears import Layer, Matrices
 from sharpen.models.padding import EVERY, condense
 from sharpen.models.states import Encoded, Prepared, WhisperState
 from sharpen.models.weights.checkpoint import Checkpoint
 
 
 class WhisperPolicy:
-    """Answers the calls of `method.policy.Policy` with a Whisper checkpoint."""
+    """A Whisper checkpoint behind the calls of `method.policy.Policy`."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
-        self.model: Any = checkpoint.model  # transformers' classes carry no types
-        config = self.model.config
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.checkpoint, self.device, self.dtype = checkpoint, torch.device(device), dtype
         self.eos = checkpoint.tokenizer.eot
-        self.heads = int(config.decoder_attention_heads)
-        self.encoder_heads = int(config.encoder_attention_heads)
-        self.max_positions = int(config.max_target_positions)
-        self._norms = {norm.name: norm for norm in _list_norms(self.model.model)}
-        encoder, decoder = self.model.model.encoder, self.model.model.decoder
-        self._encoder = [linears.layer(module) for module in encoder.layers]
-        self._scoring = [linears.layer(module) for module in decoder.layers]  # with gradients
-        self._searching = [linears.packed(module) for module in decoder.layers]  # without
-        self._project = PackedLinear(self.vocabulary)
+        self.heads = checkpoint.dimensions.text_heads
+        self.max_positions = checkpoint.dimensions.text_ctx
+        self._matrices = Matrices(checkpoint.weights, self.device, dtype)
         self._own: Mapping[str, Affine] = {}
-        words = checkpoint.tokenizer
-        written = [words.is_text(t) or words.is_timestamp(t) or t == self.eos for t in range(config.vocab_size)]
-        forbidden = ~torch.tensor([written, written])  # row 0: later steps, row 1: the first step
+        tokenizer = checkpoint.tokenizer
+        allowed = torch.from_numpy(tokenizer.text_mask())
+        allowed[tokenizer.timestamp_begin : tokenizer.timestamp_end] = True
+        allowed[self.eos] = True
+        forbidden = ~torch.stack([allowed, allowed])  # row 0: later steps, row 1: the first step
         forbidden[:, list(checkpoint.suppress)] = True
         forbidden[1, list(checkpoint.suppress_first)] = True
         self._with_timestamps = forbidden.to(self.device)
         self.forbidden = self._with_timestamps.clone()
-        self.forbidden[:, words.timestamp_begin : words.timestamp_end] = True
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.proj_out.weight.device  # type: ignore[no-any-return]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.proj_out.weight.dtype  # type: ignore[no-any-return]
+        self.forbidden[:, tokenizer.timestamp_begin : tokenizer.timestamp_end] = True
 
     @property
     def vocabulary(self) -> Tensor:
-        return self.model.proj_out.weight  # type: ignore[no-any-return]
+        return self._matrices.vocabulary
+
+    @property
+    def seconds_per_frame(self) -> float:
+        """How far two encoder frames are apart: frame n of a window is at n times this."""
+        return 2 * self.checkpoint.mel.hop_length / self.checkpoint.mel.sampling_rate
 
     def mask(self, depths: Tensor) -> Tensor:
         return (depths == 0).long()
 
     def norms(self) -> list[Norm]:
-        return list(self._norms.values())
+        return list(self._matrices.norms.values())
 
     def adapted(self, norms: Mapping[str, Affine]) -> WhisperPolicy:
         view = copy.copy(self)
@@ -79,7 +69,7 @@ class WhisperPolicy:
         return view
 
     def timestamped(self) -> WhisperPolicy:
-        """The same weights with timestamp tokens allowed, to be decoded under `TimestampRules`."""
+        """The same weights with timestamp tokens allowed, for decoding with `TimestampRules`."""
         view = copy.copy(self)
         view.forbidden = self._with_timestamps
         return view
@@ -95,51 +85,56 @@ class WhisperPolicy:
         speech: Sequence[int] | None = None,
         every: int = EVERY["condensed"],
     ) -> Prepared:
-        """The convolutions and positions, computed once whatever adapts: (B, mels, 3000) -> (B, S, d).
+        """The convolutions and positions, which no adaptation changes: (B, mels, 3000) -> (B, S, d).
 
-        `speech` says how many of each utterance's feature frames are not padding: given, the padding is condensed, one
-        frame standing for `every`.
+        With `speech`, the number of feature frames of each utterance that are not padding, the padding is condensed:
+        one frame stands for `every`.
         """
-        encoder = self.model.model.encoder
-        x = F.gelu(encoder.conv1(features.to(self.device, self.dtype)))
-        x = F.gelu(encoder.conv2(x)).transpose(1, 2)
-        stem = x + encoder.embed_positions.weight[: x.shape[1]]
-        bias = None
-        if speech is not None:
-            kept = condense([-(-frames // 2) for frames in speech], stem.shape[1], every)  # a convolution halves them
-            stem, bias = kept.of(stem), kept.bias.to(self.device, self.dtype)[:, None, None]
-        return Prepared(stem, tuple(tuple(prompt) for prompt in prompts), bias)
+        conv1, conv2 = self._matrices.convolutions
+        x = F.gelu(F.conv1d(features.to(self.device, self.dtype), *conv1, padding=1))
+        x = F.gelu(F.conv1d(x, *conv2, stride=2, padding=1)).transpose(1, 2)
+        stem = x + self._matrices.audio_positions[: x.shape[1]]
+        own = tuple(tuple(prompt) for prompt in prompts)
+        if speech is None:
+            return Prepared(stem, own, torch.arange(stem.shape[1], device=self.device).repeat(len(stem), 1))
+        kept = condense([-(-frames // 2) for frames in speech], stem.shape[1], every)  # a convolution halves them
+        bias = kept.bias.to(self.device, self.dtype)[:, None, None]
+        return Prepared(kept.of(stem), own, kept.frames.to(self.device), bias)
 
     def encode(self, prepared: Prepared) -> Encoded:
-        """Encoder states and every decoder layer's cross-attention keys and values.
+        """Every decoder layer's keys and values of the encoder's states.
 
-        On a CPU one utterance after the other: products are long enough with one, and with norms of its own its
+        On a CPU one utterance after the other: one is enough to keep the products busy, and with one set of norms its
         backward pass is a fifth faster.
         """
         if len(prepared) == 1 or self.device.type != "cpu" or not self._own:
             return self._encode(prepared)
-        alone = [self._row(b)._encode(prepared.alone(b)) for b in range(len(prepared))]
-        return Encoded.joined(alone, prepared.bias)
+        alone = [self._row(b)._encode(prepared.select([b])) for b in range(len(prepared))]
+        with torch.no_grad():  # scoring takes them one by one, with their gradient
+            return Encoded.join(alone)
 
     def _row(self, b: int) -> WhisperPolicy:
-        """With the norms of one utterance of the batch."""
+        """A view with the norms of one utterance of the batch."""
         return self.adapted({name: own.row(b) for name, own in self._own.items()})
 
     def _encode(self, prepared: Prepared) -> Encoded:
+        states = self.encoder_states(prepared)
+        cross = []
+        for keys_and_values in self._matrices.cross:
+            k, v = _heads(keys_and_values(states), 2, self.heads)
+            cross.append((k, v))
+        return Encoded(tuple(cross), prepared.prompts, prepared.frames, prepared.bias)
+
+    def encoder_states(self, prepared: Prepared) -> Tensor:
+        """The encoder's output: (B, S, d)."""
         x = prepared.stem
-        for i, layer in enumerate(self._encoder):
+        for i, layer in enumerate(self._matrices.encoder):
             name = f"encoder.layers.{i}"
             y = self._norm(f"{name}.self_attn_layer_norm", x)
-            q, k, v = _heads(layer.attention.qkv(y), 3, self.encoder_heads)
-            x = x + layer.attention.out(_attend(q, k, v, prepared.bias))
+            q, k, v = _heads(layer.qkv(y), 3, self.checkpoint.dimensions.audio_heads)
+            x = x + layer.out(_attend(q, k, v, prepared.bias))
             x = x + layer.mlp(self._norm(f"{name}.final_layer_norm", x))
-        states = self._norm("encoder.layer_norm", x)
-        cross = []
-        for layer in self._scoring:
-            assert layer.cross is not None
-            k, v = _heads(layer.cross.kv(states), 2, self.heads)
-            cross.append((k, v))
-        return Encoded(states, tuple(cross), prepared.prompts, prepared.bias)
+        return self._norm("encoder.layer_norm", x)
 
     def begin(self, encoded: Encoded) -> WhisperState:
         B, lengths = len(encoded.prompts), [len(prompt) for prompt in encoded.prompts]
@@ -156,7 +151,7 @@ class WhisperPolicy:
         rows = torch.arange(B, device=self.device)
         hidden = self._decode(tokens.to(self.device), positions, cache, encoded.cross, encoded.bias, rows)  # (B, P, d)
         cache = cache.narrowed(last[:, None])  # the root is the last prompt position; padding behind it is never seen
-        return WhisperState(hidden[rows, last][:, None], hidden, cache, encoded.cross, encoded.bias, last + 1, rows)
+        return WhisperState(hidden[rows, last][:, None], cache, encoded.cross, encoded.bias, last + 1, rows)
 
     def read(self, state: WhisperState, tokens: Tensor) -> WhisperState:
         """Continues the prompts of a search that has only begun with tokens (B, n); the last is the new root."""
@@ -164,7 +159,7 @@ class WhisperPolicy:
         causal = torch.ones(n, n, dtype=torch.bool, device=self.device).tril()
         cache = state.cache.grown(causal.expand(B, n, n))
         positions = state.positions[:, None] + torch.arange(n, device=self.device)
-        hidden = self._decode(tokens.to(self.device), positions, cache, state.cross, state.heard, state.rows)
+        hidden = self._decode(tokens.to(self.device), positions, cache, state.cross, state.frame_bias, state.rows)
         root = torch.full((B, 1), n - 1, device=self.device)
         return replace(state, hidden=hidden[:, -1:], cache=cache.narrowed(root), positions=state.positions + n)
 
@@ -177,7 +172,7 @@ class WhisperPolicy:
                 state,
                 cache=state.cache.selected(keep),
                 cross=tuple((k[keep], v[keep]) for k, v in state.cross),
-                heard=None if state.heard is None else state.heard[keep],
+                frame_bias=None if state.frame_bias is None else state.frame_bias[keep],
                 positions=state.positions[keep],
                 rows=state.rows[keep],
             )
@@ -185,19 +180,19 @@ class WhisperPolicy:
         cache = state.cache.extended(parents)
         positions = state.positions[:, None].expand(-1, n)
         hidden = state.hidden.new_zeros(B, n, state.hidden.shape[-1])
-        hidden[state.rows] = self._decode(tokens, positions, cache, state.cross, state.heard, state.rows)
+        hidden[state.rows] = self._decode(tokens, positions, cache, state.cross, state.frame_bias, state.rows)
         return replace(state, hidden=hidden, cache=cache, positions=state.positions + 1)
 
     def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
         """One pass over prompts and trees together; gradients flow to the norms and to the encoder.
 
-        On a CPU one utterance after the other: trees differ much in size, and padding costs as much as nodes.
+        On a CPU one utterance after the other: trees differ in size, and a padded node costs as much as a real one.
         """
         B, N = trees.tokens.shape
         if B > 1 and self.device.type == "cpu":
             alone = encoded.alone or [encoded.select([b]) for b in range(B)]
-            found = [self._row(b).score(one, trees.alone(b)) for b, one in enumerate(alone)]
-            return torch.cat([F.pad(hidden, (0, 0, 0, N - hidden.shape[1])) for hidden in found])
+            scored = [self._row(b).score(one, trees.alone(b)) for b, one in enumerate(alone)]
+            return torch.cat([F.pad(hidden, (0, 0, 0, N - hidden.shape[1])) for hidden in scored])
         lengths = torch.tensor([len(prompt) for prompt in encoded.prompts], device=self.device)
         P = int(lengths.max()) - 1  # columns for the prompts without their last token, which is the root
         tokens = torch.cat([torch.zeros(B, P, dtype=torch.int64, device=self.device), trees.tokens], dim=1)
@@ -215,27 +210,22 @@ class WhisperPolicy:
         ).clamp(max=self.max_positions - 1)  # only padding could lie beyond
         bias = _additive(mask, self.dtype)
         rows = torch.arange(B, device=self.device)
-        decoder = self.model.model.decoder
-        x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
-        for i, layer in enumerate(self._scoring):
+        x = self._matrices.embed(tokens) + self._matrices.text_positions[positions]
+        for i, layer in enumerate(self._matrices.scoring):
             x = self._decoder_layer(i, layer, x, bias, encoded.cross[i], encoded.bias, rows, None)
         return self._norm("decoder.layer_norm", x[:, P:], rows)
 
     def project(self, hidden: Tensor) -> Tensor:
-        return self._project(hidden)
-
-    def log_pi(self, hidden: Tensor, depth: int) -> Tensor:
-        forbidden = self.forbidden[int(depth == 0)].nonzero()[:, 0]  # few: much faster than a mask over every row
-        return self.logits(hidden).index_fill_(-1, forbidden, -torch.inf).log_softmax(-1)
+        return self._matrices.project(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The whole vocabulary, nothing forbidden, float32: (..., d) -> (..., V)."""
-        z = self._project(hidden.reshape(-1, hidden.shape[-1]))
+        """Logits of the whole vocabulary, nothing forbidden, at least float32: (..., d) -> (..., V)."""
+        z = self._matrices.project(hidden.reshape(-1, hidden.shape[-1]))
         return z.to(torch.promote_types(z.dtype, torch.float32)).view(*hidden.shape[:-1], -1)
 
     @property
     def _head_size(self) -> int:
-        return int(self.model.config.d_model) // self.heads
+        return self.checkpoint.dimensions.state // self.heads
 
     def _decode(
         self,
@@ -243,15 +233,14 @@ class WhisperPolicy:
         positions: Tensor,  # (b, n)
         cache: TreeCache,
         cross: tuple[tuple[Tensor, Tensor], ...],
-        heard: Tensor | None,
+        frame_bias: Tensor | None,
         rows: Tensor,
     ) -> Tensor:
-        """Runs new columns through the decoder, their keys and values going into the cache: -> (b, n, d)."""
-        decoder = self.model.model.decoder
-        x = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[positions]
+        """Runs new nodes through the decoder and puts their keys and values into the cache: -> (b, n, d)."""
+        x = self._matrices.embed(tokens) + self._matrices.text_positions[positions]
         bias = _additive(cache.visible[:, :, : cache.used], self.dtype)
-        for i, layer in enumerate(self._searching):
-            x = self._decoder_layer(i, layer, x, bias, cross[i], heard, rows, cache)
+        for i, layer in enumerate(self._matrices.searching):
+            x = self._decoder_layer(i, layer, x, bias, cross[i], frame_bias, rows, cache)
         return self._norm("decoder.layer_norm", x, rows)
 
     def _decoder_layer(
@@ -261,38 +250,31 @@ class WhisperPolicy:
         x: Tensor,  # (b, n, d)
         bias: Tensor,  # (b, 1, n, m): which nodes a node sees
         cross: tuple[Tensor, Tensor],
-        heard: Tensor | None,
+        frame_bias: Tensor | None,
         rows: Tensor,
         cache: TreeCache | None,
     ) -> Tensor:
         name = f"decoder.layers.{i}"
-        assert layer.cross is not None
+        assert layer.cross_query is not None
+        assert layer.cross_out is not None
         y = self._norm(f"{name}.self_attn_layer_norm", x, rows)
-        q, k, v = _heads(layer.attention.qkv(y), 3, self.heads)
+        q, k, v = _heads(layer.qkv(y), 3, self.heads)
         if cache is not None:
             k, v = cache.write(i, k, v)
-        x = x + layer.attention.out(_attend(q, k, v, bias))
+        x = x + layer.out(_attend(q, k, v, bias))
         y = self._norm(f"{name}.encoder_attn_layer_norm", x, rows)
-        (q,) = _heads(layer.cross.query(y), 1, self.heads)
-        x = x + layer.cross.out(_attend(q, *cross, heard))
+        (q,) = _heads(layer.cross_query(y), 1, self.heads)
+        x = x + layer.cross_out(_attend(q, *cross, frame_bias))
         return x + layer.mlp(self._norm(f"{name}.final_layer_norm", x, rows))
 
     def _norm(self, name: str, x: Tensor, rows: Tensor | None = None) -> Tensor:
         own = self._own.get(name)
         everyone = own is None or rows is None or len(rows) == len(own.weight)  # they are always in order
-        return self._norms[name].apply(x, own, None if everyone else rows)
-
-
-def _list_norms(model: Any) -> Iterator[Norm]:
-    sides: tuple[Side, ...] = ("encoder", "decoder")
-    for side in sides:
-        for name, module in getattr(model, side).named_modules(prefix=side):
-            if isinstance(module, nn.LayerNorm):
-                yield Norm(name, side, "layer", module.eps, module.weight, module.bias)
+        return self._matrices.norms[name].apply(x, own, None if everyone else rows)
 
 
 def _heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """Joined projections (B, n, parts * d) as so many tensors (B, heads, n, d/heads)."""
+    """Joined projections (B, n, parts * d) as `parts` tensors (B, heads, n, d/heads)."""
     B, n, _ = x.shape
     return tuple(part.transpose(1, 2) for part in x.view(B, n, parts, heads, -1).unbind(2))
 
@@ -305,5 +287,5 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tens
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A boolean mask as the term that attention adds, made once for all layers: (B, n, m) -> (B, 1, n, m)."""
+    """A boolean mask as a term to add to attention logits, made once for all layers: (B, n, m) -> (B, 1, n, m)."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)[:, None]

@@ -29,9 +29,11 @@ MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of 
 class WhisperSpeech:
     """Answers `models.speech.SpeechModel` for a Whisper checkpoint."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
         self.checkpoint = checkpoint
-        self.policy = WhisperPolicy(checkpoint)
+        self.policy = WhisperPolicy(checkpoint, device, dtype)
         self.words: WhisperTokenizer = checkpoint.tokenizer
         self.name = checkpoint.name
         self.sampling_rate = checkpoint.mel.sampling_rate
@@ -98,7 +100,10 @@ class WhisperSpeech:
         return min(LONGEST, max(SHORTEST_LIMIT, round(rate * seconds)))
 
     def frame_times(self, prepared: Prepared) -> Tensor:
-        return prepared.times
+        mel = self.checkpoint.mel
+        seconds = 2 * mel.hop_length / mel.sampling_rate  # a convolution halves the frames
+        times = prepared.frames * seconds
+        return times if prepared.bias is None else times.masked_fill(prepared.bias[:, 0, 0] == -torch.inf, torch.nan)
 
     def language_probabilities(self, logits: Tensor) -> list[dict[str, float]]:
         """For each window the probability of each language: (B, V) logits behind the start token -> B mappings."""

@@ -1,4 +1,4 @@
-"""Many recordings to transcripts on disk: one that fails is named and the others go on."""
+"""Many recordings to transcripts on disk; one that fails is reported and the others continue."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Event:
 
     source: str  # as given
     kind: str  # "opened", "window" (done), "finished" or "failed"
-    seconds: float  # of audio: its length when opened, what a window took, the length again when finished
-    segments: tuple[Segment, ...] = ()  # new ones of a window, all of them when finished
-    adapted: tuple[tuple[float, Adapted], ...] = ()  # when finished: the windows that were adapted to
-    explanations: tuple[Explanation, ...] = ()  # when finished, if asked for
-    reason: str = ""  # why it failed, or what a finished one warns of
+    seconds: float  # of audio: the length when opened or finished, the progress of a window
+    segments: tuple[Segment, ...] = ()  # the new ones of a window; all of them when finished
+    adapted: tuple[tuple[float, Adapted], ...] = ()  # when finished: adapted windows, by their start in seconds
+    explanations: tuple[Explanation, ...] = ()  # when finished, with `explain`
+    reason: str = ""  # why it failed, or warnings about a finished one
 
 
 @dataclass
-class _Open:
+class _OpenRecording:
     source: str
     files: TranscriptFiles | None
     page: Path | None  # where to explain what adaptation changed
@@ -49,14 +49,14 @@ def transcribe_files(
     formats: Sequence[str] = (),
     on_step: StepCallback | None = None,
 ) -> Iterator[Event]:
-    """Transcribes each source, writing its files as segments come. "-" is standard input.
+    """Transcribes each source and writes its files as segments come. "-" is standard input.
 
-    A recording's files take their names when it is complete. Closing the iterator early, or an exception inside it,
-    leaves what is complete and removes what is not.
+    A recording's files get their final names when it is complete. Closing the iterator early, or an exception inside
+    it, keeps complete files and removes partial ones.
     """
     stems = plan_outputs(sources)
     pending: list[Event] = []
-    open_jobs: dict[Job, _Open] = {}
+    open_jobs: dict[Job, _OpenRecording] = {}
 
     with ExitStack() as stack:
 
@@ -68,12 +68,12 @@ def transcribe_files(
                     files = TranscriptFiles(output_dir, stems[source], formats) if formats else None
                     if files is not None:
                         stack.enter_context(files)
-                except Exception as error:  # whatever one file does to its reader, the others are to be read
+                except Exception as error:  # one unreadable file must not stop the others
                     pending.append(Event(source, "failed", 0.0, reason=reason(error)))
                     continue
                 explain = options.adapt is not None and options.adapt.explain
                 page = Path(output_dir) / f"{stems[source]}.html" if explain else None
-                open_jobs[job] = _Open(source, files, page)
+                open_jobs[job] = _OpenRecording(source, files, page)
                 pending.append(Event(source, "opened", job.audio.duration))
                 yield job
 
@@ -92,8 +92,8 @@ def transcribe_files(
         yield from pending
 
 
-def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
-    """One window further; a disk that refuses the segments fails this recording alone."""
+def _advance(job: Job, new: Sequence[Segment], state: _OpenRecording) -> Iterator[Event]:
+    """Writes one more window; a write error fails this recording alone."""
     try:
         if state.files is not None:
             for segment in new:
@@ -113,13 +113,15 @@ def _advance(job: Job, new: Sequence[Segment], state: _Open) -> Iterator[Event]:
         if state.page is not None and job.adapted:
             try:
                 write_html(state.page, explanations(job))
-            except Exception as error:  # the transcript is complete, whatever becomes of its page
-                warnings.append(f"no page of explanations: {reason(error)}")
+            except Exception as error:  # the transcript is complete, with or without its page
+                warnings.append(f"the explanation page was not written: {reason(error)}")
         if not job.options.timestamps and job.audio.duration > job.speech.seconds:
-            warnings.append("without timestamps Whisper may stop at the first pause of a window: compare with them")
+            warnings.append(
+                "without timestamps Whisper may stop at the first pause of a window; compare a run with them"
+            )
         if job.cut:
             where = ", ".join(f"{start:.0f} s" for start in job.cut)
-            warnings.append(f"the text ran into the length limit, and ends too early or repeats itself, at {where}")
+            warnings.append(f"the length limit cut the text at {where}: it ends too early, or repeats itself")
         yield Event(
             state.source,
             "finished",
@@ -151,7 +153,7 @@ def explanations(job: Job) -> list[Explanation]:
 
 
 def _meta(job: Job) -> dict[str, Any]:
-    """What JSON says besides text and segments."""
+    """The fields of the JSON file besides text and segments."""
     meta: dict[str, Any] = {"language": job.language or "en", "duration": round(job.audio.duration, 3)}
     if job.options.adapt is not None:
         meta["adaptation"] = {

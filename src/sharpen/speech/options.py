@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,58 +9,82 @@ from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import Method
 from sharpen.models.languages import language_code
-from sharpen.models.padding import EVERY
+from sharpen.options import option, validate
 from sharpen.speech.presets import Padding
 
-WIDTH = 5  # of a beam search, as in Whisper
+WIDTH = 5  # of Whisper's own beam search
+FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to transcribe. The thresholds and their defaults are Whisper's own."""
+    """How to transcribe. The thresholds and their defaults are Whisper's own.
 
-    language: str = "auto"  # a code or an English name; "auto", or None, listens to the first window with sound in it
-    task: Literal["transcribe", "translate"] = "transcribe"  # translate: into English
-    adapt: Adaptation | None = None  # adapt the model to every window before decoding it; a method's name will do
-    decode: Literal["greedy", "beam"] = "greedy"  # how the answer is found, adapted or not
-    beam_size: int | None = None  # width of the beam search; unless given, 5, or the samples of the method "beam"
-    padding: Padding = "full"  # condensed, sparse: the silence behind the speech in fewer frames, faster
-    timestamps: bool = True  # decode timestamp tokens, which divide a window into segments
-    initial_prompt: str = ""  # or None: text that the recording is taken to continue: names, spelling, style
-    condition_on_previous_text: bool = False  # feed back what was just said; helps names, amplifies loops
-    temperature: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in turn until the checks pass; or just one
-    best_of: int = 5  # samples at a temperature above 0, of which the most probable is kept
-    no_speech_threshold: float | None = 0.6  # above it, and with a low log-probability, a window holds no speech
-    compression_ratio_threshold: float | None = 2.4  # above it the text repeats itself: try the next temperature
-    logprob_threshold: float | None = -1.0  # average log-probability below which to try the next temperature
-    batch_size: int = 1  # recordings side by side, where several are given
-    seed: int = 0  # of the samples at temperatures above 0
+    `adapt` is the one field that is no option: its own fields are. A method's name, or a row of METHODS, stands for the
+    defaults of that method.
+    """
+
+    language: str = option("auto", "code or English name; auto detects it in each recording", role="recording")
+    task: Literal["transcribe", "translate"] = option("transcribe", "translate: into English")
+    adapt: Adaptation | None = None  # adapt the model to every window before decoding it
+    decode: Literal["greedy", "beam"] = option("greedy", "search for the answer, adapted or not")
+    beam_size: int = option(WIDTH, "width of decode beam; the method beam is as wide as its samples", least=1)
+    padding: Padding = option("full", "of short audio: all its frames, a quarter, or a sixteenth; fewer are faster")
+    timestamps: bool = option(True, "decode timestamp tokens, which divide a window into segments")
+    initial_prompt: str = option("", "text that the recording continues: names, spelling, style")
+    condition_on_previous_text: bool = option(
+        False, "feed back what was just said; it helps names and amplifies loops", role="recording"
+    )
+    temperature: tuple[float, ...] = option(FALLBACK, "tried in turn until the checks pass", least=0)
+    best_of: int = option(5, "samples at a temperature above 0, of which the most probable is kept", least=1)
+    no_speech_threshold: float | None = option(
+        0.6, "probability of <|nospeech|> above which a window with a low log-probability holds no speech"
+    )
+    compression_ratio_threshold: float | None = option(
+        2.4, "compression ratio above which a text repeats itself: try the next temperature"
+    )
+    logprob_threshold: float | None = option(-1.0, "average log-probability below which to try the next temperature")
+    batch_size: int = option(1, "recordings side by side", least=1, role="machine")
+    seed: int = option(0, "seed of every random draw")
 
     def __post_init__(self) -> None:
-        given: dict[str, Any] = {"language": self.language, "temperature": self.temperature}
-        language, temperature = given["language"] or "auto", given["temperature"]
-        self._set(language=language if language == "auto" else language_code(language))
-        self._set(initial_prompt=self.initial_prompt or "")
-        if isinstance(self.adapt, str | Method):
-            self._set(adapt=Adaptation(method=self.adapt))
-        if not isinstance(self.adapt, Adaptation | None):
-            raise SharpenError(f"adapt is {self.adapt!r}; expected a method's name or a sharpen.Adaptation")
-        self._set(temperature=(float(temperature),) if isinstance(temperature, (int, float)) else tuple(temperature))
-        if self.adapt is not None and self.adapt.row.search is None:  # source and beam are ways to decode
-            if self.adapt.row.decode == "beam":
-                self._set(decode="beam", beam_size=self.adapt.samples if self.beam_size is None else self.beam_size)
+        given: Any = self  # what callers may write besides the declared types: None, one number, a method's name
+        language, temperature = given.language or "auto", given.temperature
+        if isinstance(language, str) and language != "auto":
+            language = language_code(language)
+        if isinstance(temperature, int | float):
+            temperature = (float(temperature),)
+        adapt = Adaptation(method=given.adapt) if isinstance(given.adapt, str | Method) else given.adapt
+        if not isinstance(adapt, Adaptation | None):
+            raise SharpenError(f"adapt is {adapt!r}; expected a method's name or a sharpen.Adaptation")
+        self._set(language=language, temperature=temperature, adapt=adapt, initial_prompt=given.initial_prompt or "")
+        validate(self)
+        self._set(temperature=tuple(temperature))
+        if not temperature:
+            raise SharpenError("temperature is (); expected one or more numbers")
+        self._resolve_search()
+
+    def _resolve_search(self) -> None:
+        """What `decode`, `beam_size` and the method say together about the search for the answer.
+
+        The method beam is the paper's baseline and as wide as its samples. An adapting method, or none, ends in a beam
+        of `beam_size` where `decode` or the method's own row says so, else in greedy search. `source` and `beam` are
+        ways to decode, so `adapt` is None for them.
+        """
+        row = self.adapt.row if self.adapt is not None else None
+        if row is not None and row.decode == "beam":
+            if self.adapt is not None and row.search is None:
+                if self.beam_size != WIDTH:
+                    raise SharpenError(
+                        f"beam_size is {self.beam_size}, but the method beam is as wide as its samples: "
+                        "set samples, or use decode='beam' without the method"
+                    )
+                self._set(beam_size=self.adapt.samples)
+            self._set(decode="beam")
+        if row is not None and row.search is None:
             self._set(adapt=None)
-        if self.beam_size is None:
-            self._set(beam_size=WIDTH)
-        choices = {"task": ("transcribe", "translate"), "decode": ("greedy", "beam"), "padding": ("full", *EVERY)}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise SharpenError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}")
-        for name in ("beam_size", "best_of", "batch_size"):
-            if getattr(self, name) < 1:
-                raise SharpenError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not self.temperature or not all(0 <= t < math.inf for t in self.temperature):
-            raise SharpenError(f"temperature is {self.temperature}; expected one or more numbers from 0 up")
+        if self.beam_size != WIDTH and self.decode != "beam":
+            raise SharpenError(f"beam_size is {self.beam_size}, but decode is 'greedy': set decode='beam'")
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 Dtype = Literal["float32", "bfloat16", "float16"]
 Padding = Literal["full", "condensed", "sparse"]
 
@@ -16,7 +14,7 @@ class Preset:
     """What a preset's name stands for."""
 
     padding: Padding
-    bfloat16: bool  # where the hardware multiplies in it; elsewhere float32, which is then the faster one
+    bfloat16: bool  # where the hardware multiplies in it; elsewhere float32, which is faster there
 
     def dtype(self, device: str) -> Dtype:
         return "bfloat16" if self.bfloat16 and multiplies_bfloat16(device) else "float32"
@@ -30,12 +28,16 @@ PRESETS = {
 
 
 def default_device() -> str:
-    """Apple's mps is taken only where it is asked for: it has no float64, and nobody has tried it."""
+    """What `auto` stands for: cuda or cpu. mps must be asked for: it has no float64 and is not tested."""
+    import torch
+
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def multiplies_bfloat16(device: str) -> bool:
     """Whether a device has instructions for bfloat16 products, rather than an emulation."""
+    import torch
+
     if device.startswith("cuda"):
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     if device != "cpu":

@@ -15,6 +15,7 @@ from sharpen.models.load import load_speech
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Adapted, Decoded, Window, decode
+from sharpen.speech.fallback import attempts
 from sharpen.speech.longform import SHORTEST, Segment, segments, settle
 from sharpen.speech.options import Options
 from sharpen.speech.presets import Dtype, default_device
@@ -147,18 +148,23 @@ def _decoded(
     on_failure: Callable[[Job, Exception], None] | None,
 ) -> list[tuple[Job, Window, Decoded]]:
     """The next window of each job; a batch that fails is decoded one by one."""
-    windows = [job.window() for job in jobs]
-    try:
-        results = decode(speech, windows, jobs[0].options, [job.language for job in jobs], on_step)
-    except Exception as error:
-        if on_failure is None:
-            raise
-        if len(jobs) == 1:
-            jobs[0].cancel()
-            on_failure(jobs[0], error)
-            return []
-        return [result for job in jobs for result in _decoded(speech, [job], on_step, on_failure)]
-    return list(zip(jobs, windows, results, strict=True))
+
+    def results(some: Sequence[tuple[Job, Window]]) -> list[Decoded]:
+        windows, languages = [window for _, window in some], [job.language for job, _ in some]
+        return decode(speech, windows, some[0][0].options, languages, on_step)
+
+    pairs = [(job, job.window()) for job in jobs]
+    if on_failure is None:
+        return [(job, window, result) for (job, window), result in zip(pairs, results(pairs), strict=True)]
+    decoded = []
+    for attempt in attempts(pairs, results):
+        job, window = attempt.item
+        if attempt.error is not None:
+            job.cancel()
+            on_failure(job, attempt.error)
+        elif attempt.result is not None:
+            decoded.append((job, window, attempt.result))
+    return decoded
 
 
 class Transcript:

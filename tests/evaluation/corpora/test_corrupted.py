@@ -10,7 +10,8 @@ from sharpen.cli import corpus as command
 from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora.corpus import read_corpus
 from sharpen.evaluation.corpora.corrupted import build
-from sharpen.evaluation.runs.plan import Part, Run, plan, settings
+from sharpen.evaluation.runs.plan import Part, Run, plan
+from sharpen.evaluation.runs.settings import settings
 from sharpen.evaluation.runs.store import locked
 from sharpen.speech.audio import read_audio
 
@@ -252,7 +253,7 @@ def test_what_cannot_be_written_is_told(clean, tmp_path):
     with pytest.raises(SharpenError, match=r"cannot write to .*give another folder to --out"):
         build(clean, tmp_path / "file" / "out", 10, domains=("GS",))
     (tmp_path / "out" / "GS").mkdir(parents=True)
-    with locked(tmp_path / "out" / "GS"), pytest.raises(SharpenError, match="held by another run"):
+    with locked(tmp_path / "out" / "GS"), pytest.raises(SharpenError, match="in use by another run"):
         build(clean, tmp_path / "out", 10, domains=("GS",))
 
 
@@ -275,8 +276,8 @@ def run(*words):
 
 
 def test_the_command_builds_and_shows(clean, noises, tmp_path, capsys):
-    paths = ("--librispeech", tmp_path / "clean", "--noise", noises, "--out", tmp_path / "out")
-    assert run("ls-c", *paths, "--snr", "10", "--domains", "gs,TP", "--limit", "3", "--skip-bad", "-q") == 0
+    paths = ("--librispeech", tmp_path / "clean", "--noise-dir", noises, "--out", tmp_path / "out")
+    assert run("ls-c", *paths, "--snr", "10", "--noise", "gs,TP", "--limit", "3", "--skip-bad", "-q") == 0
     out, err = capsys.readouterr()
     assert out == f"{tmp_path / 'out' / 'GS' / 'manifest.jsonl'}  3 written, 0 kept\n"
     assert "1 skipped" in err
@@ -294,7 +295,7 @@ def test_the_command_builds_and_shows(clean, noises, tmp_path, capsys):
 
 
 def test_the_command_leaves_long_utterances_out(clean, tmp_path, capsys):
-    paths = ("--librispeech", tmp_path / "clean", "--out", tmp_path / "out", "--snr", "10", "--domains", "GS", "-q")
+    paths = ("--librispeech", tmp_path / "clean", "--out", tmp_path / "out", "--snr", "10", "--noise", "GS", "-q")
     with pytest.raises(SharpenError, match=r"none of 5 utterances can be used .*over the limit of 0.2 s"):
         run("ls-c", *paths, "--max-seconds", "0.2")
     with pytest.raises(SystemExit) as usage:

@@ -73,7 +73,7 @@ def test_computing_time_and_what_beams_save():
     figure = figures(rows)["time"]
     points = {series.name: series.points[0].x for series in figure.panels[0].series}
     assert points == pytest.approx({"source": 0.25, "em-tok": 5.0, "em-tok-b": 3.25})
-    assert "em-tok-b against em-tok: 35 % at G = 16 (the paper: nearly 35% at G = 16)" in figure.caption
+    assert "em-tok-b against em-tok: 35 % less at G = 16 (the paper: nearly 35% less at G = 16)" in figure.caption
 
 
 def test_seconds_of_other_machines_are_another_series():
@@ -85,7 +85,7 @@ def test_seconds_of_other_machines_are_another_series():
         "em-tok-b · threads 1",
         "em-tok-b · threads 8",
     ]
-    assert "35 % at G = 16 (the paper" in figure.caption
+    assert "35 % less at G = 16 (threads 1) (the paper" in figure.caption
 
 
 def test_entropy_is_the_mean_of_complete_episodes():

@@ -128,7 +128,7 @@ def test_a_worker_is_told_where_the_model_is_from_everywhere(place, monkeypatch)
 
 def test_what_the_cluster_cannot_have_is_not_waited_for():
     distributed._room({"CPU": 4.0}, {"CPU": 4, "GPU": 0})
-    with pytest.raises(SharpenError, match="needs 1 GPU, and the whole cluster has 0"):
+    with pytest.raises(SharpenError, match="needs 1 GPU, but the whole cluster has 0"):
         distributed._room({"CPU": 4.0}, {"CPU": 4, "GPU": 1})
 
 
@@ -149,7 +149,7 @@ def _deadly(cursed):
 def test_workers_that_cannot_start_say_why(place, tmp_path):
     _, manifest = place
     work = tiny.work(manifest, tmp_path / "missing.pt", ["source"])
-    with Store(tmp_path) as store, pytest.raises(SharpenError, match=r"no worker could be made ready.*missing\.pt"):
+    with Store(tmp_path) as store, pytest.raises(SharpenError, match=r"no worker could be started.*missing\.pt"):
         evaluate(work, store, Distributed(workers=1))
 
 

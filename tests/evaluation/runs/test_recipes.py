@@ -11,8 +11,8 @@ from evaluation.tiny import ROW
 from sharpen.cli import reproduce as command
 from sharpen.errors import SharpenError
 from sharpen.evaluation.report import paper
-from sharpen.evaluation.runs.plan import settings
-from sharpen.evaluation.runs.recipes import LINK, RECIPES, Folders, Recipe, parts, saved
+from sharpen.evaluation.runs.recipes import RECIPES, Folders, Recipe, parts, saved
+from sharpen.evaluation.runs.settings import settings
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def conditions(found):
 
 def test_the_recipes_are_the_papers():
     """Domains, methods and settings of each table and figure, against the numbers read from the paper."""
-    assert set(command.NAMES) == {*RECIPES, LINK}
+    assert set(command.NAMES) == {*RECIPES, command.LINK}
     for table in paper.data()["tables"]:
         recipe = RECIPES[table["name"]]
         assert set(recipe.methods) == set(table["rows"])
@@ -65,7 +65,7 @@ def test_the_recipes_are_the_papers():
             assert recipe.samples == tuple(figure["samples"])
     assert RECIPES["fig-steps"].at == (1, 3, 5, 10, 20)
     for recipe in RECIPES.values():
-        assert settings(recipe.methods, recipe.samples, recipe.at)
+        assert settings(recipe.methods, samples=recipe.samples, steps=recipe.at)
 
 
 def test_the_domains_are_found_and_what_is_missing_is_told(folders):
@@ -86,16 +86,16 @@ def test_corpora_that_are_not_here_are_left_out(folders):
     found, left_out = parts(RECIPES["fig-samples"], Folders(mls=folders.mls))
     assert conditions(found) == [("pl", 1)]
     assert left_out == [
-        "LS-GS-10: give --librispeech DIR, or --corpus FILE as a stand-in",
-        "L2-Spanish: give --l2arctic DIR, or --corpus FILE as a stand-in",
+        "LS-GS-10: give --librispeech DIR, or --corpus FILE in its place",
+        "L2-Spanish: give --l2arctic DIR, or --corpus FILE in its place",
     ]
-    with pytest.raises(SharpenError, match="none of the recipe's corpora is here: LS-GS-10"):
+    with pytest.raises(SharpenError, match="none of the recipe's corpora is available: LS-GS-10"):
         parts(RECIPES["fig-steps"], Folders(mls=folders.mls))
 
 
 def test_a_folder_of_noises_that_is_not_there_is_an_error(folders, tmp_path):
     with pytest.raises(SharpenError, match="nowhere: no such folder; expected one with clips"):
-        parts(RECIPES["table-noise"], replace(folders, noise=tmp_path / "nowhere"))
+        parts(RECIPES["table-noise"], replace(folders, noise_dir=tmp_path / "nowhere"))
 
 
 def test_any_corpus_can_stand_in(tmp_path, folders):
@@ -129,7 +129,7 @@ def test_long_utterances_are_left_out_as_corrupted_librispeech_does(tmp_path):
     lines = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     lines[0]["duration"] = 20.5
     manifest.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    recipe = Recipe("", ("LS-GS-10", "MLS-Polish"), ("source",))
+    recipe = Recipe(("LS-GS-10", "MLS-Polish"), ("source",))
     found, _ = parts(recipe, Folders(corpus=manifest))
     assert conditions(found) == [("GS", 1), ("clean", 2)]
 

@@ -115,7 +115,7 @@ def test_an_answer_stands_before_a_failure_whichever_came_first(tmp_path):
 
 
 def test_a_folder_has_one_writer(tmp_path):
-    with Store(tmp_path), pytest.raises(SharpenError, match="held by another run"):
+    with Store(tmp_path), pytest.raises(SharpenError, match="in use by another run"):
         Store(tmp_path)
     Store(tmp_path).close()
 
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_is_told_and_loses_nothing(tmp_path):
         kept = resource.getrlimit(resource.RLIMIT_FSIZE)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, kept[1]))
-            with pytest.raises(SharpenError, match="make room, and give the same command again"):
+            with pytest.raises(SharpenError, match="make room, then run the same command again"):
                 store.add([replace(ROW, id="1")])
         finally:
             store.close()

@@ -9,7 +9,7 @@ from models.weights.writers import ctranslate2_variables, write_ctranslate2, wri
 
 from sharpen.errors import WeightsError
 from sharpen.models.weights import catalog, hub
-from sharpen.models.weights.load import load_checkpoint
+from sharpen.models.weights.load import find_ahead, load_checkpoint
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_installed_packages_load_verified_and_without_a_network(package_files, n
     assert loaded.verified
     assert loaded.format == "ctranslate2"
     assert "==" in loaded.source
-    assert sum(parameter.numel() for parameter in loaded.model.parameters()) == parameters
+    assert loaded.dimensions.parameters == parameters
     assert loaded.tokenizer.multilingual == (name == "base")
     assert loaded.suppress == loaded.tokenizer.suppressed()
     assert loaded.suppress_first == (220, loaded.tokenizer.eot)
@@ -61,7 +61,7 @@ def test_a_package_in_parts_is_joined_and_not_imported(model, installed, no_netw
     assert loaded.verified
     assert loaded.source == "sharpen-test-part1==1.0.0 and sharpen-test-part2==1.0.0"
     assert 7 in loaded.suppress
-    assert torch.equal(loaded.model.proj_out.weight, model.proj_out.weight)
+    assert torch.equal(loaded.weights.decoder.tokens.float(), model.proj_out.weight)
     assert not {"sharpen_test_part1", "sharpen_test_part2"} & sys.modules.keys()
 
 
@@ -115,7 +115,7 @@ def test_out_of_reach_gives_one_error_that_helps(hub_cache, tmp_path, no_network
     for name, advice in [("tiny", "sharpen models fetch tiny"), ("large", "sharpen models fetch large")]:
         with pytest.raises(WeightsError, match=f"hub cannot be reached.*{advice}.*path of a checkpoint"):
             load_checkpoint(name, cache_dir=tmp_path)
-    with pytest.raises(WeightsError, match="network was not to be used"):
+    with pytest.raises(WeightsError, match="local_files_only forbids the network"):
         load_checkpoint("somebody/whisper-thing", local_files_only=True)
 
 
@@ -135,10 +135,23 @@ def test_a_path_that_is_not_there_is_called_a_path(name):
         load_checkpoint(Path(name))
 
 
+def test_finding_ahead_leaves_errors_and_downloads_to_loading(hub_cache, tmp_path, monkeypatch, no_network):
+    monkeypatch.setenv("SHARPEN_CACHE", str(tmp_path))
+    assert find_ahead("huge") == "huge"
+    assert find_ahead("large-v3") == "large-v3"
+
+
+def test_a_damaged_checkpoint_is_found_and_refused_when_it_is_loaded(installed):
+    (installed / "sharpen_test_part2" / "data" / "model.part2").write_bytes(b"x")
+    found = find_ahead("tiny")
+    with pytest.raises(WeightsError, match="wrong checksum"):
+        found.load()
+
+
 def test_unknown_names():
     with pytest.raises(WeightsError, match=r"unknown model 'huge'.*large-v3-turbo.*owner/name"):
         load_checkpoint("huge")
-    with pytest.raises(WeightsError, match="neither a path here nor a model id"):
+    with pytest.raises(WeightsError, match="neither an existing path nor a model id"):
         load_checkpoint("some body/thing")
 
 
@@ -164,9 +177,10 @@ def test_cache_folder(monkeypatch, tmp_path):
     assert catalog.cache_folder(tmp_path / "z") == tmp_path / "z" / "models"
 
 
-def test_listing_and_fetching_do_not_import_torch():
+def test_listing_fetching_and_finding_do_not_import_torch():
     script = (
         "import sys, sharpen.models.weights.fetch, sharpen.models.weights.catalog as c; c.available(); "
+        "from sharpen.models.weights.load import find_checkpoint; find_checkpoint('tiny.en'); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -109,9 +109,10 @@ def failures(report: Report) -> Table | None:
     return Table("Failed", ("utterance", "method", "why"), rows, (note,))
 
 
-def as_markdown(report: Report, images: Sequence[Sequence[str]] = ()) -> str:
-    """The report as markdown; `images` holds the links to the figures of each section."""
-    parts = [f"> {markup.markdown(note)}\n" for note in report.notes]
+def as_markdown(report: Report, images: Sequence[Sequence[str]] = (), command: str = "") -> str:
+    """The report as markdown; `images` holds the links to the figures of each section, `command` made the report."""
+    parts = [f"Made by `{command}`.\n"] if command else []
+    parts += [f"> {markup.markdown(note)}\n" for note in report.notes]
     for i, section in enumerate(report.sections):
         parts += [markup.as_markdown(table) for table in section.tables]
         for figure, link in zip(section.figures, images[i] if images else (), strict=False):

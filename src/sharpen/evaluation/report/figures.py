@@ -182,19 +182,20 @@ def _seconds(line: Line, shared: Ids) -> float:
 
 
 def _time_saved(timed: Sequence[Line], shared: Ids) -> str:
-    """How much time em-tok-b saves against em-tok at the same G."""
+    """The time of em-tok-b relative to em-tok in the same setting."""
     parts = []
     for line in timed:
-        if line.method == "em-tok-b":
-            for other in timed:
-                if other.method == "em-tok" and other.settings == line.settings:
-                    share = 1 - _seconds(line, shared) / _seconds(other, shared)
-                    models = {other.model for other in timed}
-                    model = f" ({line.model})" if len(models) > 1 else ""
-                    parts.append(f"{100 * share:.0f} % at G = {line.samples}{model}")
+        for other in timed:
+            if (line.method, other.method) == ("em-tok-b", "em-tok") and other.settings == line.settings:
+                saved = 100 * (1 - _seconds(line, shared) / _seconds(other, shared))
+                name = _label(line, "samples").removeprefix("em-tok-b").removeprefix(" · ")
+                parts.append(
+                    f"{abs(saved):.0f} % {'less' if saved > 0 else 'more'} at G = {line.samples}"
+                    + (f" ({name})" if name else "")
+                )
     (given,) = next(f["values"] for f in paper.data()["figures"] if f["name"] == "fig-time")
-    known = f" (the paper: {given['words']} at G = {given['samples']})"
-    return f"Time saved by em-tok-b against em-tok: {', '.join(parts)}{known}." if parts else ""
+    known = f" (the paper: {given['words']} less at G = {given['samples']})"
+    return f"Time of em-tok-b against em-tok: {', '.join(parts)}{known}." if parts else ""
 
 
 def _entropy_over_steps(lines: Sequence[Line]) -> FigureData | None:

@@ -17,12 +17,17 @@ from sharpen.evaluation.report import paper
 from sharpen.evaluation.report.statistics import Interval, Item, Spread, rate, spread
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import ErrorCounts, recount
+from sharpen.evaluation.runs.settings import decoding
 from sharpen.evaluation.runs.store import read_rows
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS
+from sharpen.options import as_text, declared
+from sharpen.speech.options import Options
 
 MACHINE_OPTIONS = ("batch_size", "threads", "device")  # they change rounding and seconds, not the method
 COLUMN_OPTIONS = ("noise", "snr", "language")  # they belong to a domain, not to a setting
-WORDS = {"samples": "G {}", "steps": "{} steps", "model": "{}"}  # how a setting is said
+OPTIONS = {**declared(Options), **declared(Adaptation)}  # whose declarations say how a setting is labelled
+LABELLED_FIRST = ("samples", "steps", "model")
 
 
 @dataclass(frozen=True)
@@ -269,26 +274,27 @@ def _labelled(found: Sequence[Line]) -> Iterator[Line]:
     for line in order:
         same = [other.settings for other in order if other.method == line.method]
         parts = [line.method]
-        for key in sorted({key for settings in same for key in settings}, key=_said_first):
-            if len({json.dumps(settings.get(key)) for settings in same}) > 1:
-                parts.append(said(key, line.settings.get(key)))
+        for key in sorted({key for settings in same for key in settings}, key=_label_order):
+            if len({json.dumps(setting_value(settings, key)) for settings in same}) > 1:
+                parts.append(said(key, setting_value(line.settings, key)))
         yield replace(line, label=" · ".join(parts))
 
 
-def _said_first(key: str) -> tuple[int, str]:
-    return (list(WORDS).index(key) if key in WORDS else len(WORDS)), key
+def _label_order(key: str) -> tuple[int, str]:
+    return (LABELLED_FIRST.index(key) if key in LABELLED_FIRST else len(LABELLED_FIRST)), key
+
+
+def setting_value(settings: Mapping[str, Any], key: str) -> Any:
+    """A setting; a row leaves most options out where they have their defaults."""
+    option, base = OPTIONS.get(key), decoding(settings.get("preset", "exact"))
+    default = "not set" if option is None else option.plain(getattr(base, key, option.default))
+    return settings.get(key, default)
 
 
 def said(key: str, value: Any) -> str:
     """A setting in words."""
-    if isinstance(value, bool):
-        value = "on" if value else "off"
-    elif value is None:
-        value = "not set"
-    elif isinstance(value, (list, tuple)):
-        value = "+".join(map(str, value)) or "none"
-    elif isinstance(value, float):
-        value = f"{value:g}"
     if (key, value) == ("steps", 1):
         return "1 step"
-    return WORDS.get(key, key.replace("_", " ") + " {}").format(value)
+    if key == "model":
+        return str(value)
+    return OPTIONS[key].said(value) if key in OPTIONS else f"{key.replace('_', ' ')} {as_text(value)}"

@@ -1,41 +1,50 @@
-"""A grid over learning rate, updates and G, on speech that no result is reported on."""
+"""A grid of settings, on speech that no result is reported on: which one is best, and how sure that is."""
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sharpen.errors import SharpenError
+from sharpen.evaluation.report.lines import COLUMN_OPTIONS, MACHINE_OPTIONS, said, setting_value
 from sharpen.evaluation.report.statistics import Comparison, Interval, Item, compare, rate
-from sharpen.evaluation.runs.plan import Setting, settings
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import ErrorCounts
+from sharpen.evaluation.runs.settings import Setting, settings
 from sharpen.method.objectives import METHODS
+from sharpen.options import as_text
 
 PAPER = (1e-3, 10, 16)  # lr, updates, G: chosen by the paper on a held-out part of Common Voice
+ALWAYS = ("lr", "samples", "steps")  # named at every point; others where the grid has several of them
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
-    """One point of the grid."""
+class GridPoint:
+    """One point of the grid, and its rows."""
 
-    lr: float
-    steps: int
-    samples: int
+    values: Mapping[str, Any]  # of ALWAYS, and of what else is varied
+    usual: bool  # whether what else is varied has its default here
     rows: tuple[Row, ...]
 
     @property
     def choice(self) -> tuple[float, int, int]:
-        return self.lr, self.steps, self.samples
+        return self.values["lr"], self.values["steps"], self.values["samples"]
+
+    @property
+    def line(self) -> tuple[Any, ...]:
+        """All values but the steps: what has a line of its own in the table."""
+        return tuple(value for name, value in self.values.items() if name != "steps")
 
     @property
     def paper(self) -> bool:
         """Whether it is the paper's choice; greedy search has no G to choose."""
         lr, steps, samples = PAPER
-        return self.choice == (lr, steps, 1 if METHODS[self.rows[0].method].search == "greedy" else samples)
+        G = 1 if METHODS[self.rows[0].method].search == "greedy" else samples
+        return self.usual and self.choice == (lr, steps, G)
 
     @property
     def items(self) -> list[Item]:
@@ -51,76 +60,114 @@ class Cell:
     @property
     def wer(self) -> float:
         """All errors over all words."""
-        return sum(row.errors.errors for row in self.rows) / max(1, sum(row.errors.reference for row in self.rows))
+        return _wer(self.rows)
 
     def __str__(self) -> str:
-        return f"lr {self.lr:g}, {self.steps} steps, G {self.samples}"
+        lr, steps, samples = self.choice
+        others = "".join(f", {said(name, value)}" for name, value in self.values.items() if name not in ALWAYS)
+        return f"lr {lr:g}, {steps} steps, G {samples}{others}"
 
 
-def grid(
-    method: str, lrs: Iterable[float], steps: Sequence[int], samples: Sequence[int], seed: int = 0
-) -> tuple[Setting, ...]:
-    """The settings: the source once, and an episode for each learning rate and G, which serves all numbers of steps."""
+def grid(method: str, **values: Sequence[Any]) -> tuple[Setting, ...]:
+    """The settings: the source once, and an episode for each combination of values, which serves all its steps."""
     if method not in METHODS or METHODS[method].search is None:
         adapting = [name for name, row in METHODS.items() if row.search]
         raise SharpenError(f"{method!r} has nothing to tune; choose from {', '.join(adapting)}")
-    chosen = [setting for lr in lrs for setting in settings([method], samples, steps, [seed], lr=lr)]
-    return (*settings(["source"], seeds=[seed]), *dict.fromkeys(chosen))
+    return (*settings(["source"]), *settings([method], **values))
 
 
-def cells(rows: Sequence[Row]) -> list[Cell]:
+def points(rows: Sequence[Row]) -> list[GridPoint]:
     """The grid's points, with the rows that have an answer at all of them, so that they can be compared."""
-    points: dict[tuple[float, int, int], dict[tuple[str, str], Row]] = {}
-    for row in rows:
-        if row.steps and not row.failed:
-            points.setdefault((row.options["lr"], row.steps, row.samples), {})[_column(row), row.id] = row
-    if not points:
-        raise SharpenError("no row of the grid has an answer: see what failed above")
-    shared = set.intersection(*(set(found) for found in points.values()))
+    answered = [row for row in rows if row.steps and not row.failed]
+    if not answered:
+        raise SharpenError("no row of the grid has an answer; the reasons are listed above")
+    names = [*ALWAYS, *_varied(answered)]
+    groups: dict[tuple[Any, ...], dict[tuple[str, str], Row]] = {}
+    for row in answered:
+        groups.setdefault(tuple(_value(row, name) for name in names), {})[_column(row), row.id] = row
+    shared = set.intersection(*(set(group) for group in groups.values()))
     if not shared:
-        raise SharpenError("no utterance has an answer at all points of the grid: run the same command to go on")
-    return [Cell(*choice, tuple(found[key] for key in sorted(shared))) for choice, found in sorted(points.items())]
+        raise SharpenError("no utterance has an answer at all points of the grid: run the same command to resume")
+    return [
+        GridPoint(
+            dict(zip(names, values, strict=True)),
+            all(values[i] == setting_value({}, names[i]) for i in range(len(ALWAYS), len(names))),
+            tuple(group[key] for key in sorted(shared)),
+        )
+        for values, group in sorted(groups.items(), key=lambda entry: tuple(map(_sortable, entry[0])))
+    ]
 
 
-def best(found: Sequence[Cell]) -> Cell:
+def _varied(rows: Sequence[Row]) -> list[str]:
+    """The options besides ALWAYS that have several values."""
+    found = sorted({name for row in rows for name in row.options}.difference(ALWAYS, COLUMN_OPTIONS, MACHINE_OPTIONS))
+    return [name for name in found if len({as_text(_value(row, name)) for row in rows}) > 1]
+
+
+def _value(row: Row, name: str) -> Any:
+    return setting_value({"samples": row.samples, "steps": row.steps, **row.options}, name)
+
+
+def _sortable(value: Any) -> tuple[bool, Any]:
+    number = isinstance(value, int | float)
+    return not number, value if number else as_text(value)
+
+
+def _wer(rows: Sequence[Row]) -> float:
+    return sum(row.errors.errors for row in rows) / max(1, sum(row.errors.reference for row in rows))
+
+
+def best(found: Sequence[GridPoint]) -> GridPoint:
     """The lowest error rate; of equal ones the cheapest."""
-    return min(found, key=lambda cell: (cell.wer, cell.steps * cell.samples, cell.lr))
+
+    def rank(point: GridPoint) -> tuple[float, ...]:
+        lr, steps, samples = point.choice
+        return point.wer, steps * samples, lr
+
+    return min(found, key=rank)
 
 
-def table(found: Sequence[Cell], source: Sequence[Row] = ()) -> str:
-    """Error rates in %: a line for each learning rate and G, a column for each number of steps."""
-    steps, lowest = sorted({cell.steps for cell in found}), best(found)
-    by_choice = {cell.choice: cell for cell in found}
-    out = [f"{'lr':>8} {'G':>4}" + "".join(f"{f'{n} steps':>12}" for n in steps)]
-    for lr, G in sorted({(cell.lr, cell.samples) for cell in found}):
-        line = f"{lr:8g} {G:4}"
+def table(found: Sequence[GridPoint], source: Sequence[Row] = ()) -> str:
+    """Error rates in %: a line for each learning rate, G and what else is varied, a column for each number of steps."""
+    steps, lowest = sorted({point.values["steps"] for point in found}), best(found)
+    others = [name for name in found[0].values if name not in ALWAYS]
+    widths = [max(len(name), *(len(as_text(point.values[name])) for point in found)) + 2 for name in others]
+    by_place = {(point.line, point.values["steps"]): point for point in found}
+    out = [f"{'lr':>8} {'G':>4}" + _cells(others, widths) + "".join(f"{f'{n} steps':>12}" for n in steps)]
+    for values in dict.fromkeys(point.line for point in found):
+        lr, G, *rest = values
+        line = f"{lr:8g} {G:4}" + _cells(map(as_text, rest), widths)
         for n in steps:
-            cell = by_choice.get((lr, n, G))
-            mark = "" if cell is None else "*" * cell.paper + "<" * (cell is lowest)
-            line += f"{'-' if cell is None else f'{100 * cell.wer:.2f}'}{mark:2}".rjust(12)
+            point = by_place.get((values, n))
+            mark = "" if point is None else "*" * point.paper + "<" * (point is lowest)
+            line += f"{'-' if point is None else f'{100 * point.wer:.2f}'}{mark:2}".rjust(12)
         out.append(line.rstrip())
     out.append(f"WER % on {len(found[0].items)} utterances. < the lowest; * the paper's choice")
     return "\n".join([*out, *_source(found[0], source), *_verdict(found)])
 
 
-def _source(cell: Cell, source: Sequence[Row]) -> list[str]:
-    keys = {(_column(row), row.id) for row in cell.rows}
-    rows = tuple(row for row in source if (_column(row), row.id) in keys and not row.failed)
-    return [f"source: {100 * Cell(0.0, 0, 0, rows).wer:.2f}"] if rows else []
+def _cells(texts: Iterable[str], widths: Sequence[int]) -> str:
+    return "".join(text.rjust(width) for text, width in zip(texts, widths, strict=True))
 
 
-def _verdict(found: Sequence[Cell]) -> list[str]:
+def _source(point: GridPoint, source: Sequence[Row]) -> list[str]:
+    keys = {(_column(row), row.id) for row in point.rows}
+    rows = [row for row in source if (_column(row), row.id) in keys and not row.failed]
+    return [f"source: {100 * _wer(rows):.2f}"] if rows else []
+
+
+def _verdict(found: Sequence[GridPoint]) -> list[str]:
     """The lowest against the paper's choice, with how sure that is."""
-    lowest, paper = best(found), next((cell for cell in found if cell.paper), None)
+    lowest, paper = best(found), next((point for point in found if point.paper), None)
     out = [f"lowest: {lowest}, {_percent(rate(lowest.items))}"]
     if paper is None:
         return [*out, "the paper's choice (lr 0.001, 10 steps, G 16) is not in this grid"]
     if paper is lowest:
         return [*out, "the paper's choice is the lowest of this grid"]
     comparison: Comparison | None = compare(lowest.items, paper.items)
-    assert comparison is not None  # all cells hold the same utterances
+    assert comparison is not None  # all points have the same utterances
     out.append(f"the paper's choice: {paper}, {_percent(rate(paper.items))}")
-    sure = "which does not tell them apart"
+    sure = "which is not significant"
     if comparison.difference.high < 0:
         sure = (
             f"to be confirmed on other speech: the lowest of {len(found)} is partly luck, which the interval leaves out"
@@ -128,23 +175,25 @@ def _verdict(found: Sequence[Cell]) -> list[str]:
     return [*out, f"difference {_percent(comparison.difference, sign='+')}, {sure}"]
 
 
-def plot(found: Sequence[Cell], path: str | Path, method: str) -> None:
-    """Error rate against the learning rate, a line for each G and number of steps; the suffix says the format."""
+def plot(found: Sequence[GridPoint], path: str | Path, method: str) -> None:
+    """Error rate against the learning rate, a line for each other setting; the suffix says the format."""
     try:
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=(7, 4.5), layout="constrained")
     except ImportError as error:
-        raise SharpenError("the plot needs matplotlib, which is not here: pip install 'sharpen[report]'") from error
+        raise SharpenError("the plot needs matplotlib: pip install 'sharpen[report]'") from error
     axes = figure.subplots()
-    steps = sorted({cell.steps for cell in found})
-    for i, G in enumerate(sorted({cell.samples for cell in found})):
+    steps = sorted({point.values["steps"] for point in found})
+    for i, (G, *rest) in enumerate(dict.fromkeys(point.line[1:] for point in found)):
         for n in steps:
-            line = sorted((cell for cell in found if (cell.samples, cell.steps) == (G, n)), key=lambda cell: cell.lr)
+            line = [p for p in found if p.line[1:] == (G, *rest) and p.values["steps"] == n]
             width = 1 + 2 * steps.index(n) / max(1, len(steps) - 1)
-            values = [100 * cell.wer for cell in line]
-            axes.plot([cell.lr for cell in line], values, f"C{i}o-", linewidth=width, label=f"G {G}, {n} steps")
-    for cell in found:
-        if cell.paper:
-            axes.plot(cell.lr, 100 * cell.wer, "k*", markersize=14, zorder=3, label="the paper's choice")
+            others = [name for name in found[0].values if name not in ALWAYS]
+            label = ", ".join([f"G {G}", f"{n} steps", *map(said, others, rest)])
+            values = [100 * point.wer for point in line]
+            axes.plot([point.values["lr"] for point in line], values, f"C{i}o-", linewidth=width, label=label)
+    for point in found:
+        if point.paper:
+            axes.plot(point.values["lr"], 100 * point.wer, "k*", markersize=14, zorder=3, label="the paper's choice")
     axes.set(xscale="log", xlabel="learning rate", ylabel="WER %", title=f"{method}, {len(found[0].items)} utterances")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

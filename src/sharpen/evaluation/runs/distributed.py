@@ -1,8 +1,7 @@
-"""The engine that spreads over machines: Ray actors with a model each, batches as their tasks.
+"""The engine for several machines: Ray actors with one model each, which compute batches.
 
-The driver alone writes rows, so a worker may die at any moment: Ray starts it again and repeats its task, a few times
-where it dies of the task. Workers for which the cluster has no room yet wait, and hold no batch while they do. A corpus
-must be under the same path on every machine.
+Only the driver writes rows, so a worker may die at any moment: Ray restarts it and repeats its batch, a few times. A
+worker gets its first batch when the cluster has started it. A corpus must have the same path on every machine.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from sharpen.evaluation.runs.rows import Row
 from sharpen.models.weights.load import fingerprint
 
 RETRIES = 3  # of one task whose worker died
-PATIENCE = 60.0  # seconds without any worker, after which that is said
-OBJECTS = 100_000_000  # bytes of shared memory: rows and file names are all that travels
+PATIENCE = 60.0  # seconds without any worker before a warning
+OBJECTS = 100_000_000  # bytes of shared memory: only rows and file names are sent
 
 
 class Worker:
@@ -43,7 +42,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Distributed:
-    """The engine. Without an address it starts Ray on this machine and ends it again."""
+    """The engine. Without an address it starts Ray on this machine, and stops it at the end."""
 
     workers: int = 2
     address: str | None = None  # of a running cluster, as `ray start` prints it; "auto" finds one on this machine
@@ -60,13 +59,13 @@ class Distributed:
         here = {"num_cpus": self.workers * run.threads, "object_store_memory": OBJECTS, "include_dashboard": False}
         try:
             ray.init(
-                self.address or "local",  # else RAY_ADDRESS would count, for a machine that `here` does not fit
+                self.address or "local",  # otherwise Ray would use RAY_ADDRESS, whose cluster has its own resources
                 **({} if self.address else here),
                 logging_level="ERROR",
                 log_to_driver=False,
                 ignore_reinit_error=False,
             )
-        except Exception as error:  # a start that takes too long raises no more than that
+        except Exception as error:  # Ray raises a bare Exception where a start takes too long
             raise SharpenError(f"cannot reach Ray at {self.address or 'this machine'}: {error}") from error
 
     def _actors(self, ray: Any, run: Run, batches: Sequence[Batch]) -> list[Any]:
@@ -74,7 +73,7 @@ class Distributed:
         _room(ray.cluster_resources(), {"CPU": needs["num_cpus"], "GPU": needs.get("num_gpus", 0)})
         remote = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **needs)(Worker)
         languages = {u.language for batch in batches for u in batch.utterances}
-        # A worker is in a folder of its own: a path that is given from here must not depend on where here is.
+        # A worker has another working directory, so a path must be absolute.
         where = str(Path(run.model).absolute()) if Path(run.model).exists() else run.model
         return [remote.remote(run, where, languages) for _ in range(min(self.workers, len(batches)))]
 
@@ -82,10 +81,10 @@ class Distributed:
 def _spread(
     ray: Any, actors: Sequence[Any], run: Run, batches: Sequence[Batch], done: Collection[str]
 ) -> Iterator[list[Row]]:
-    """Each actor has one batch at a time, the first as soon as it is there, and takes the next when it is through."""
+    """Gives each actor one batch at a time, the first when it has started."""
     waiting = deque(batches)
-    coming = {actor.pid.remote(): actor for actor in actors}
-    working: dict[Any, tuple[Any, Batch]] = {}  # task -> who does what
+    starting = {actor.pid.remote(): actor for actor in actors}
+    working: dict[Any, tuple[Any, Batch]] = {}  # task -> its actor and batch
 
     def give(actor: Any) -> None:
         if waiting:
@@ -93,22 +92,22 @@ def _spread(
             known = frozenset(key for key in batch.keys(run) if key in done)
             working[actor.compute.remote(batch, known)] = actor, batch
         else:
-            ray.kill(actor)  # makes room: a worker whose machine was lost with its batch may need it to start again
+            ray.kill(actor)  # a worker that lost its machine may need the room to restart
 
     while working or waiting:
-        tasks = [*working, *coming]
+        tasks = [*working, *starting]
         ended, _ = ray.wait(tasks, timeout=None if working else PATIENCE)
         if not ended:
-            warnings.warn("no worker is ready yet: the cluster may be busy, or the model is still loaded", stacklevel=2)
+            warnings.warn("no worker is ready yet: the cluster may be busy, or still loading the model", stacklevel=2)
             continue
         (task,) = ended
-        if task in coming:
-            actor = coming.pop(task)
+        if task in starting:
+            actor = starting.pop(task)
             try:
                 ray.get(task)
             except ray.exceptions.RayError as error:
-                if not working and not coming:
-                    raise SharpenError(f"no worker could be made ready: {_reason(error)}") from error
+                if not working and not starting:
+                    raise SharpenError(f"no worker could be started: {_reason(error)}") from error
             else:
                 give(actor)
         else:
@@ -117,24 +116,24 @@ def _spread(
                 rows = ray.get(task)
                 give(actor)
             except ray.exceptions.RayError as error:
-                # Every attempt killed the worker, which Ray starts once more. The next run tries the batch again.
+                # Every attempt killed the worker. Ray restarts it for other batches; the next run tries this one again.
                 rows = [replace(row, failed=_reason(error)) for u in batch.utterances for row in batch.blanks(run, u)]
-                coming[actor.pid.remote()] = actor
+                starting[actor.pid.remote()] = actor
             yield [row for row in rows if row.key not in done]
 
 
 def _room(there: Mapping[str, float], needs: Mapping[str, float]) -> None:
-    """Refuses to wait for what the cluster cannot have."""
+    """Refuses to wait for resources that the cluster does not have."""
     for what, amount in needs.items():
         if there.get(what, 0) < amount:
             raise SharpenError(
-                f"a worker needs {amount:g} {what}, and the whole cluster has {there.get(what, 0):g}: "
-                "take fewer --threads, another --device, or a larger cluster"
+                f"a worker needs {amount:g} {what}, but the whole cluster has {there.get(what, 0):g}; "
+                "use fewer --threads, another --device, or a larger cluster"
             )
 
 
 def _reason(error: Exception) -> str:
-    """A line of what Ray tells in many: our own complaint where there is one, else how it begins."""
+    """One line of Ray's many: our own error where there is one, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line.partition(": ")[2] for line in lines if line.startswith("sharpen.errors.")]
     return ours[-1] if ours else f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
@@ -144,5 +143,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise SharpenError("--engine ray needs Ray, which is not here: pip install 'sharpen[ray]'") from error
+        raise SharpenError("--engine ray needs Ray: pip install 'sharpen[ray]'") from error
     return ray

@@ -1,7 +1,7 @@
-"""A run: the batches of a plan through the model, the product's own way, and into the store.
+"""A run: the batches of a plan go through the model, as `sharpen transcribe` decodes a window, and into the store.
 
-A row depends on its batch alone. Batches whose rows are all there are passed over. One that was half written is
-computed again as a whole, and its missing rows are added.
+A row depends on its batch alone. Batches whose rows are all stored are skipped. One that is stored in part is computed
+again as a whole, and its missing rows are added.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ import numpy as np
 
 from sharpen.errors import SharpenError, reason
 from sharpen.evaluation.runs.normalisers import normaliser_for
-from sharpen.evaluation.runs.plan import LONGEST, Batch, Plan, Run, Setting, too_long
+from sharpen.evaluation.runs.plan import LONGEST, Batch, Plan, Run, too_long
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import word_errors
 from sharpen.evaluation.runs.store import Store
-from sharpen.method.objectives import METHODS
+from sharpen.speech.fallback import Attempt, attempts
 
 if TYPE_CHECKING:
     from sharpen.evaluation.corpora.corpus import Utterance
-    from sharpen.method.episode import Trace
+    from sharpen.evaluation.runs.settings import Setting
+    from sharpen.method.trace import Trace
     from sharpen.speech.decoding import Decoded, Window
     from sharpen.speech.options import Options
     from sharpen.speech.transcribe import Model
 
-# Computes batches: the run, what is to be done, and the keys that are there already.
+# Computes batches: the run, the batches to compute, and the keys of rows that exist already.
 Engine = Callable[[Run, Sequence[Batch], Collection[str]], Iterator[list[Row]]]
 
 
 def evaluate(plan: Plan, store: Store, engine: Engine, on_rows: Callable[[list[Row]], None] | None = None) -> list[Row]:
-    """Computes what the store lacks and writes it as it comes; returns the plan's rows, with those that failed."""
+    """Computes the rows that the store lacks and writes each batch; returns the plan's rows, failed ones included."""
     _agree(plan, store)
     missing = plan.missing(store)
     if missing:
@@ -45,30 +46,30 @@ def evaluate(plan: Plan, store: Store, engine: Engine, on_rows: Callable[[list[R
 
 
 def _agree(plan: Plan, store: Store) -> None:
-    """Refuses to take rows as the plan's that were made by other weights, or from other audio or another reference."""
-    weights, heard = "", {}
+    """Refuses stored rows that have the plan's keys but come from other weights, audio or references."""
+    weights, audio = "", {}
     for batch in plan.batches:
         for u in batch.utterances:
             for blank in batch.blanks(plan.run, u):
-                there = store.rows.get(blank.key)
-                if there is None:
+                stored = store.rows.get(blank.key)
+                if stored is None:
                     continue
-                if there.weights and not weights:
+                if stored.weights and not weights:
                     weights = _weights(plan.run.model)
-                if there.audio and u not in heard:
-                    heard[u] = _audio(u)
-                now = replace(blank, weights=weights, audio=heard.get(u, ""))
+                if stored.audio and u not in audio:
+                    audio[u] = _audio(u)
+                now = replace(blank, weights=weights, audio=audio.get(u, ""))
                 for name in ("reference", "language", "audio", "weights"):
-                    old, new = getattr(there, name), getattr(now, name)
+                    old, new = getattr(stored, name), getattr(now, name)
                     if old and new and old != new:
                         raise SharpenError(
-                            f"{store.path} has {blank.corpus} {blank.id} by {blank.model} with the {name} {old!r}, and "
-                            f"now it is {new!r}: give another folder to --out, or remove its rows"
+                            f"{store.path}: {blank.corpus} {blank.id} by {blank.model} has the {name} {old!r}, but now "
+                            f"it is {new!r}; give another folder to --out, or remove that row"
                         )
 
 
 def _weights(model: str) -> str:
-    """Their fingerprint, or nothing where they are not here: rows that are all there need no model."""
+    """Their fingerprint; empty where they are not installed, since a complete run needs no model."""
     from sharpen.models.weights.load import fingerprint
 
     try:
@@ -78,7 +79,7 @@ def _weights(model: str) -> str:
 
 
 def _audio(utterance: Utterance) -> str:
-    """Its fingerprint, or nothing where it cannot be read any more: what was answered stays answered."""
+    """Its fingerprint; empty where the file is gone, since finished rows need no audio."""
     try:
         return utterance.fingerprint
     except SharpenError:
@@ -100,7 +101,7 @@ def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator
 
 
 def load_model(run: Run, languages: Iterable[str]) -> Model:
-    """The run's model, made ready; refuses languages that it does not know before an hour is spent on others."""
+    """The run's model; refuses languages that it does not know before anything is computed."""
     import torch
 
     from sharpen.speech.options import Options
@@ -116,26 +117,24 @@ def load_model(run: Run, languages: Iterable[str]) -> Model:
 def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = (), weights: str = "") -> list[Row]:
     """The rows of a batch that are not done. `weights` is the fingerprint of the model's, for the rows to keep.
 
-    What goes wrong is written into a row and stops nothing. Where a batch fails as a whole, each of its utterances is
-    tried alone.
+    An utterance that fails gets a row that says why. Where a batch fails as a whole, each utterance is tried alone.
     """
     from sharpen.speech.decoding import Window
 
     rows: list[Row] = []
-    heard: list[tuple[Utterance, Window]] = []
+    readable: list[tuple[Utterance, Window]] = []
+    context = _context(model, batch.setting.options(run.preset))
     for utterance in batch.utterances:
         try:
-            heard.append((utterance, Window(utterance.id, _samples(utterance))))
+            readable.append((utterance, Window(utterance.id, _samples(utterance), context)))
         except Exception as error:
             rows += _failed(run, batch, utterance, error)
-    wanted = [any(row.key not in done for row in batch.blanks(run, utterance)) for utterance, _ in heard]
-    if any(wanted):
-        try:
-            rows += _answers(model, run, batch, heard)
-        except Exception as error:
-            for pair in (pair for pair, needed in zip(heard, wanted, strict=True) if needed):
-                rows += _alone(model, run, batch, pair, error)
-    audio = {u.id: _audio(u) for u, _ in heard}
+    missing = [pair for pair in readable if any(row.key not in done for row in batch.blanks(run, pair[0]))]
+    if missing:
+        # All of them, since rounding depends on the batch; what is done already is not tried alone.
+        for attempt in attempts(readable, lambda some: _answers(model, run, batch, some), retried=missing):
+            rows += _rows(run, batch, attempt)
+    audio = {u.id: _audio(u) for u, _ in readable}
     return [
         replace(row, audio=audio.get(row.id, ""), weights=weights if not row.failed else "")
         for row in rows
@@ -143,84 +142,75 @@ def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = (), we
     ]
 
 
+def _context(model: Model, options: Options) -> tuple[int, ...]:
+    """The tokens of the prompt, as `Model.transcribe` puts them in front of a window."""
+    text = options.initial_prompt.strip()
+    return tuple(model.speech.words.encode(f" {text}")) if text else ()
+
+
 def _samples(utterance: Utterance) -> np.ndarray:
     samples = utterance.samples()
     if len(samples) > LONGEST * 16000:
         raise SharpenError(too_long(len(samples) / 16000))
     if not len(samples) or not np.isfinite(samples).all():
-        raise SharpenError(f"{len(samples)} samples, not all of them finite numbers; expected audio: remove or mend it")
+        raise SharpenError(f"{len(samples)} samples, not all finite; expected audio: remove the file or repair it")
     return samples
+
+
+def _rows(run: Run, batch: Batch, attempt: Attempt[tuple[Utterance, Window], list[Row]]) -> list[Row]:
+    if attempt.error is not None:
+        return _failed(run, batch, attempt.item[0], attempt.error)
+    if attempt.alone is None:
+        return attempt.result or []
+    # Alone it may round differently, and its seconds are not a share of a batch: the row says so.
+    note = {"alone": f"the batch failed: {attempt.alone}"}
+    return [replace(row, trace={**row.trace, **note}) for row in attempt.result or []]
 
 
 def _failed(run: Run, batch: Batch, utterance: Utterance, error: Exception) -> list[Row]:
     return [replace(row, failed=reason(error)) for row in batch.blanks(run, utterance)]
 
 
-def _alone(model: Model, run: Run, batch: Batch, pair: tuple[Utterance, Window], error: Exception) -> list[Row]:
-    try:
-        rows = _answers(model, run, batch, [pair])
-    except Exception as own:
-        return _failed(run, batch, pair[0], own)
-    # Alone it may round differently, and its seconds are its own: whoever looks at the row should know.
-    return [replace(row, trace={**row.trace, "alone": f"the batch failed: {error}"}) for row in rows]
-
-
-def _answers(model: Model, run: Run, batch: Batch, heard: Sequence[tuple[Utterance, Window]]) -> list[Row]:
+def _answers(model: Model, run: Run, batch: Batch, together: Sequence[tuple[Utterance, Window]]) -> list[list[Row]]:
+    """For each utterance its rows, one for each number of updates."""
+    from sharpen.method.trace import Trace
     from sharpen.speech.decoding import decode
 
-    setting, n = batch.setting, len(heard)
-    ended: dict[int, float] = {}  # step -> seconds from the start
+    setting = batch.setting
+    windows = [window for _, window in together]
+    languages = [utterance.language or None for utterance, _ in together]
     start = time.perf_counter()
-    results = decode(
-        model.policy,
-        [window for _, window in heard],
-        _options(setting, run),
-        [utterance.language or None for utterance, _ in heard],
-        lambda number, _: ended.__setitem__(number, time.perf_counter() - start),
-    )
+    results = decode(model.speech, windows, setting.options(run.preset), languages)
     total = time.perf_counter() - start
-    adapted = max(ended.values(), default=0.0)
-    rows = []
-    for (utterance, _), result in zip(heard, results, strict=True):
+    traces = [result.adaptation.trace if result.adaptation is not None else Trace() for result in results]
+    in_steps = sum(sum(step.seconds.values()) for trace in traces for step in trace.steps)
+    share = (total - in_steps) / len(together)  # of the source's decode and the final one
+    answers = []
+    for (utterance, _), result, trace in zip(together, results, traces, strict=True):
+        rows = []
         for k in setting.at:
-            row = _answer(model, run, batch.blank(run, utterance, k), result, last=k == setting.at[-1], share=n)
-            # Had the episode ended after k updates: what came before, and the final decode.
-            rows.append(replace(row, seconds=round((ended.get(k, adapted) + total - adapted) / n, 4)))
-    return rows
+            row = _answer(model, setting, batch.blank(run, utterance, k), result, last=k == setting.at[-1])
+            # Had the episode ended after k updates; the greedy answers in between are extra output.
+            own = sum(step.seconds[stage] for step in trace.steps[:k] for stage in step.seconds if stage != "greedy")
+            rows.append(replace(row, seconds=round(share + own, 4)))
+        answers.append(rows)
+    return answers
 
 
-def _options(setting: Setting, run: Run) -> Options:
-    """Whisper's own second attempts are off, as in the paper: one answer at temperature 0."""
-    from sharpen.speech.options import Options
-    from sharpen.speech.presets import PRESETS
-
-    return Options(
-        adapt=setting.adaptation(),
-        decode=METHODS[setting.method].decode,
-        beam_size=max(1, setting.samples),
-        padding=PRESETS[run.preset].padding,
-        timestamps=False,
-        temperature=(0.0,),
-        no_speech_threshold=None,
-        compression_ratio_threshold=None,
-        logprob_threshold=None,
-    )
-
-
-def _answer(model: Model, run: Run, blank: Row, result: Decoded, last: bool, share: int) -> Row:
-    """The row with its answer: the episode's own, or what was said after fewer updates."""
+def _answer(model: Model, setting: Setting, blank: Row, result: Decoded, last: bool) -> Row:
+    """The row with its answer: the episode's final one, or its greedy one after fewer updates."""
     from sharpen.method import guard
 
-    text, source, adapted, refused = result.text, "", "", ""
+    text, source, adapted, refused = result.text if result.is_speech else "", "", "", ""
     trace: Mapping[str, Any] = {}
     if result.adaptation is not None:
         how, steps = result.adaptation, result.adaptation.trace.steps
         source, adapted, refused = how.source.text, how.result.text, how.refused
-        if not last and len(steps) > blank.steps:  # an episode that ended earlier says the same from there on
-            adapted = model.checkpoint.tokenizer.decode(steps[blank.steps].greedy or ()).strip()
+        if not last and len(steps) > blank.steps:  # an episode that stopped earlier has its final answer from there on
+            adapted = model.speech.words.decode(steps[blank.steps].greedy or ()).strip()
             refused = guard.check(source, adapted)
-        text = source if refused and run.guard else adapted
-        trace = _summary(how.trace, blank.steps, share)
+        text = source if refused and setting.adapt.guard else adapted
+        trace = _summary(how.trace, blank.steps)
     elif blank.method == "source":
         source = text
     language = blank.language or result.language
@@ -238,11 +228,11 @@ def _answer(model: Model, run: Run, blank: Row, result: Decoded, last: bool, sha
     )
 
 
-def _summary(trace: Trace, k: int, share: int) -> dict[str, Any]:
-    """The first k steps: what each saw before its update, and the utterance's share of the seconds of each stage."""
+def _summary(trace: Trace, k: int) -> dict[str, Any]:
+    """Of the first k steps: what each measured before its update, and the utterance's share of each stage's seconds."""
     steps = trace.steps[:k]
-    seconds = steps[0].seconds if steps else {}
     curves = {name: [round(getattr(step, name), 5) for step in steps] for name in ("H_tok", "H_seq")}
     counts = {name: [getattr(step, name) for step in steps] for name in ("nodes", "tokens", "distinct", "truncated")}
-    stages = {stage: round(sum(step.seconds[stage] for step in steps) / share, 4) for stage in seconds}
+    names = dict.fromkeys(stage for step in steps for stage in step.seconds)
+    stages = {stage: round(sum(step.seconds.get(stage, 0.0) for step in steps), 4) for stage in names}
     return {**curves, **counts, "stopped": trace.stopped if len(trace.steps) <= k else "", "seconds": stages}

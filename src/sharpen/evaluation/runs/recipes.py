@@ -1,4 +1,4 @@
-"""The paper's tables and figures, each as one word: which domains, methods and settings it is made of."""
+"""The paper's tables and figures by name: the domains, methods and settings of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ THREE = ("LS-GS-10", "L2-Spanish", "MLS-Polish")  # one domain of each corpus, o
 class Recipe:
     """What a table or figure of the paper was made with."""
 
-    shows: str
     domains: tuple[str, ...]  # by the paper's names: LS-GS-10, L2-Korean, MLS-Polish
     methods: tuple[str, ...]
     samples: tuple[int, ...] = (16,)
@@ -33,37 +32,31 @@ class Recipe:
 
 
 RECIPES: Mapping[str, Recipe] = {
-    "table-noise": Recipe("ten noises of corrupted LibriSpeech", NOISES, MAIN),
-    "table-accent": Recipe("six accents of L2-ARCTIC", ACCENTS, MAIN),
-    "table-languages": Recipe("seven languages of Multilingual LibriSpeech", LANGUAGES, MAIN),
+    "table-noise": Recipe(NOISES, MAIN),
+    "table-accent": Recipe(ACCENTS, MAIN),
+    "table-languages": Recipe(LANGUAGES, MAIN),
     "table-beam": Recipe(
-        "adaptation against beam search",
         ("LS-GS-10", "LS-TP-10", "L2-Korean", "L2-Spanish", "MLS-Italian", "MLS-Polish"),
         ("source", "beam", "em-tok-b"),
     ),
-    "table-models": Recipe("sizes of Whisper", ("LS-GS-10",), MAIN, models=("tiny", "small", "large")),
-    "table-cases": Recipe("utterances that adaptation changed", THREE, ("source", "em-tok-b")),
-    "fig-samples": Recipe(
-        "WER against G, both parts and each alone", THREE, ("source", "em-tok", "pg-tok", "ent-tok"), (1, 4, 16, 64)
-    ),
-    "fig-samples-beam": Recipe(
-        "WER against G, over beams", THREE, ("source", "em-tok", "em-tok-b", "pg-tok-b", "ent-tok-b"), (1, 4, 16, 64)
-    ),
-    "fig-steps": Recipe("WER against steps", ("LS-GS-10",), MAIN, at=(1, 3, 5, 10, 20)),
-    "fig-time": Recipe("WER against seconds per second of audio", ("LS-GS-10",), MAIN, (4, 16, 64)),
+    "table-models": Recipe(("LS-GS-10",), MAIN, models=("tiny", "small", "large")),
+    "table-cases": Recipe(THREE, ("source", "em-tok-b")),
+    "fig-samples": Recipe(THREE, ("source", "em-tok", "pg-tok", "ent-tok"), (1, 4, 16, 64)),
+    "fig-samples-beam": Recipe(THREE, ("source", "em-tok", "em-tok-b", "pg-tok-b", "ent-tok-b"), (1, 4, 16, 64)),
+    "fig-steps": Recipe(("LS-GS-10",), MAIN, at=(1, 3, 5, 10, 20)),
+    "fig-time": Recipe(("LS-GS-10",), MAIN, (4, 16, 64)),
 }
-LINK = "table-link"  # the one table without speech: `sharpen theory --link-table`
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the corpora are; what is None is not here."""
+    """Where the corpora are; None: not available."""
 
     librispeech: Path | None = None
-    noise: Path | None = None  # clips of MS-SNSD; Gaussian noise needs none
+    noise_dir: Path | None = None  # clips of MS-SNSD; Gaussian noise needs none
     l2arctic: Path | None = None
     mls: Path | None = None
-    corpus: Path | None = None  # stands in for each of the three corpora that is not here
+    corpus: Path | None = None  # replaces each of the three corpora that is not given
 
 
 # The paper's prefix -> the field of Folders, and the longest utterance: corrupted LibriSpeech stops at 20 s.
@@ -71,12 +64,12 @@ CORPORA = {"LS": ("librispeech", 20.0), "L2": ("l2arctic", 30.0), "MLS": ("mls",
 
 
 def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[list[Part], list[str]]:
-    """The recipe's domains as far as they are here, and what had to be left out, with the reason."""
+    """The recipe's domains that are available, and why each of the others is left out."""
     found: list[Part] = []
     left_out: list[str] = []
-    missed: Corpus | None = None  # the stand-in, where it has none of the domains wanted of it
-    if folders.noise is not None:
-        find_clips(folders.noise)  # complains where it is no folder
+    missed: Corpus | None = None  # the replacement, where it has none of the domains
+    if folders.noise_dir is not None:
+        find_clips(folders.noise_dir)  # raises where it is not a folder
     for prefix, (field, longest) in CORPORA.items():
         wanted = [name for name in recipe.domains if name.startswith(prefix + "-")]
         own: Path | None = getattr(folders, field)
@@ -84,19 +77,19 @@ def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[lis
         if not wanted:
             continue
         if where is None:
-            left_out.append(f"{', '.join(wanted)}: give --{field} DIR, or --corpus FILE as a stand-in")
+            left_out.append(f"{', '.join(wanted)}: give --{field} DIR, or --corpus FILE in its place")
             continue
         if own is not None and prefix == "LS":
             where = _test_other(own)
         corpus = read_corpus(where, skip_bad=skip_bad, max_seconds=longest)
         if prefix == "LS":
-            _add_noises(found, left_out, corpus, wanted, folders.noise)
+            _add_noises(found, left_out, corpus, wanted, folders.noise_dir)
         elif not _add_domains(found, left_out, corpus, wanted) and own is None:
             missed = corpus
     if missed and not any(part.corpus.name == missed.name and not part.noise for part in found):
         found += _by_domain(missed)
     if not found:
-        raise SharpenError("none of the recipe's corpora is here: " + "; ".join(left_out))
+        raise SharpenError("none of the recipe's corpora is available: " + "; ".join(left_out))
     return found, left_out
 
 
@@ -112,7 +105,7 @@ def _add_noises(
 
 
 def _add_domains(found: list[Part], left_out: list[str], corpus: Corpus, wanted: Sequence[str]) -> int:
-    """The wanted domains of a corpus, and how many there are."""
+    """Adds the wanted domains of a corpus; returns how many it has."""
     before = len(found)
     for name in wanted:
         belongs = _member(name)
@@ -125,13 +118,13 @@ def _add_domains(found: list[Part], left_out: list[str], corpus: Corpus, wanted:
 
 
 def _by_domain(corpus: Corpus, noise: str = "", snr: float | None = None) -> list[Part]:
-    """A part for each domain: a limit counts for each."""
+    """A part for each domain, since a limit counts per domain."""
     groups = [tuple(u for u in corpus.utterances if u.domain == domain) for domain in corpus.domains]
     return [Part(replace(corpus, utterances=group), noise, snr) for group in groups]
 
 
 def _test_other(folder: Path) -> Path:
-    """The paper's subset, where a folder is LibriSpeech as a whole."""
+    """The paper's subset, where the folder is all of LibriSpeech."""
     return next((at for at in (folder / "test-other", folder / "LibriSpeech" / "test-other") if at.is_dir()), folder)
 
 

@@ -1,4 +1,4 @@
-"""One row for each (utterance, method, setting) of a run, as it stands in a JSONL file."""
+"""One row for each (utterance, method, setting) of a run: a line of a JSONL file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sharpen.evaluation.runs.score import ErrorCounts
 
 @dataclass(frozen=True)
 class Row:
-    """Everything needed to recompute a table: what was said, what was heard, and how."""
+    """Everything needed to recompute a table: the reference, the answer, and how it was computed."""
 
     corpus: str  # its name, such as librispeech-test-other
     domain: str  # what a table's column is: a noise (GS), an accent, a language, or "clean"
@@ -28,23 +28,23 @@ class Row:
     samples: int  # G; 1 for greedy search, the width for beam search, 0 where nothing is searched
     steps: int  # updates; 0 where nothing adapts
     seed: int
-    options: Mapping[str, Any]  # all other settings: lr, norms, preset, noise, snr, guard, batch_size, threads…
-    versions: Mapping[str, str]  # of sharpen, torch, transformers, python
+    options: Mapping[str, Any]  # all other settings, such as lr, guard, preset, noise, threads; see runs/settings.py
+    versions: Mapping[str, str]  # of sharpen, torch, python
     text: str = ""  # the answer
-    source_text: str = ""  # what the model as it is answers
-    adapted_text: str = ""  # what the adapted one answers, also where the guard refused it
+    source_text: str = ""  # the source model's answer
+    adapted_text: str = ""  # the adapted model's answer, also where the guard refused it
     refused: str = ""  # why the guard refused it
     normaliser: str = ""  # its label, such as whisper-en/1
     errors: ErrorCounts = field(default_factory=ErrorCounts)  # of `text`, in words
-    seconds: float = 0.0  # of computing: the utterance's share of its batch
-    trace: Mapping[str, Any] = field(default_factory=dict)  # per step: H_tok, H_seq, nodes, tokens, distinct, truncated
+    seconds: float = 0.0  # of wall time: the utterance's share of its batch
+    trace: Mapping[str, Any] = field(default_factory=dict)  # per step: H_tok, H_seq, nodes …; why it stopped
     failed: str = ""  # why there is no answer
-    audio: str = ""  # a fingerprint of what was heard
-    weights: str = ""  # and of the model's
+    audio: str = ""  # a fingerprint of the audio
+    weights: str = ""  # a fingerprint of the model's weights
 
     @property
     def key(self) -> str:
-        """What makes it this row and no other: a run never computes a key twice."""
+        """Identifies the row: a run never computes a key twice."""
         what = (self.corpus, self.domain, self.id, self.setting)
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 

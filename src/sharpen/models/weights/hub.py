@@ -16,7 +16,7 @@ _FILES = [
 
 
 class HubUnreachableError(WeightsError):
-    """The hub did not answer, or may not be asked."""
+    """The hub did not answer, or offline mode forbids asking it."""
 
 
 class _NoBar(tqdm):  # type: ignore[misc]
@@ -44,7 +44,7 @@ def find_local(repository: str) -> Path | None:
 
 
 def download(repository: str, progress: bool = True) -> Path:
-    """Bring a model into the hub's cache."""
+    """Download a model into the hub's cache."""
     from huggingface_hub import is_offline_mode, snapshot_download
 
     if is_offline_mode():
@@ -58,7 +58,7 @@ def download(repository: str, progress: bool = True) -> Path:
 
 
 def _ask(repository: str) -> None:
-    """Whether the hub has the model. Asked first because `snapshot_download` waits forever for a silent hub."""
+    """Raises unless the hub has the model: `snapshot_download` waits forever for a hub that does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
@@ -69,7 +69,9 @@ def _ask(repository: str) -> None:
             f"{repository}: the Hugging Face hub has no such model, or it is private (then log in with `hf auth login`)"
         ) from error
     except HFValidationError as error:
-        raise WeightsError(f"{repository!r} is neither a path here nor a model id ({_first_line(error)})") from error
+        raise WeightsError(
+            f"{repository!r} is neither an existing path nor a model id ({_first_line(error)})"
+        ) from error
     except Exception as error:  # those of whichever HTTP library the hub's client is built on
         raise HubUnreachableError(f"the Hugging Face hub cannot be reached ({_first_line(error)})") from error
 

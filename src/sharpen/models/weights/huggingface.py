@@ -1,26 +1,15 @@
-"""A Hugging Face directory: config.json, model.safetensors (or its shards), and the files about decoding."""
+"""A Hugging Face directory: config.json, model.safetensors (or its shards), and the decoding settings."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sharpen.errors import WeightsError
-from sharpen.models.weights.stored import (
-    GET_AGAIN,
-    Dimensions,
-    Parsed,
-    Reader,
-    Stored,
-    mel_settings,
-    neighbour,
-    open_bytes,
-    read_json,
-    token_list,
-)
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.stored import Parsed, Stored, mel_settings, neighbour, read_json, token_list
 
 INDEX = "model.safetensors.index.json"
-_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_DTYPES = ("F32", "F16", "BF16")  # as safetensors names them
 _SIZES = {
     "vocab_size": "vocab_size",
     "n_mels": "num_mel_bins",
@@ -37,7 +26,7 @@ _SIZES = {
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The safetensors of a directory, every shard of them; empty where there are none."""
+    """The safetensors files of a directory, all shards; empty where there are none."""
     single, index = folder / "model.safetensors", folder / INDEX
     if single.is_file():
         return (single,)
@@ -58,7 +47,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def dimensions(folder: Path) -> Dimensions:
     path = folder / "config.json"
     if not path.is_file():
-        raise WeightsError(f"{folder}: there are safetensors but no config.json beside them; {GET_AGAIN}")
+        raise WeightsError(f"{folder}: safetensors but no config.json; {GET_AGAIN}")
     config = read_json(path)
     if config.get("model_type") != "whisper":
         raise WeightsError(
@@ -80,7 +69,7 @@ def read(folder: Path) -> Parsed:
     dims = dimensions(folder)
     tensors: dict[str, Stored] = {}
     for path in weight_files(folder):
-        for name, stored in parse_safetensors(open_bytes((path,)), str(path)).items():
+        for name, stored in _tensors(path).items():
             if name in tensors:
                 raise WeightsError(f"{path}: {name} is in another file as well; {GET_AGAIN}")
             tensors[name] = stored
@@ -96,54 +85,22 @@ def read(folder: Path) -> Parsed:
     )
 
 
-def parse_safetensors(buffer: memoryview, where: str) -> dict[str, Stored]:
-    """u64 length, a JSON header of that length, then the tensors without gaps between them."""
-    reader = Reader(buffer, where)
-    (length,) = reader.numbers("Q", "the length of the header")
-    if length > 2**27:
-        raise WeightsError(f"{where}: not a safetensors file: a header of {length} bytes; {GET_AGAIN}")
-    try:
-        header = json.loads(bytes(reader.take(length, "the header")))
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{where}: not a safetensors file: its header is not JSON ({error}); {GET_AGAIN}") from error
-    if not isinstance(header, dict):
-        raise WeightsError(f"{where}: not a safetensors file: its header is no JSON object; {GET_AGAIN}")
-    header.pop("__metadata__", None)
-    entries = sorted(
-        ((*_place(name, entry, where), name, entry) for name, entry in header.items()), key=lambda item: item[:3]
-    )
-    start = reader.offset
-    tensors: dict[str, Stored] = {}
-    for begin, end, name, entry in entries:
-        if begin != reader.offset - start:
-            raise WeightsError(f"{where}: damaged: {name} does not begin where the tensor before it ends; {GET_AGAIN}")
-        dtype = _DTYPES.get(entry["dtype"])
-        if dtype is None:
-            raise WeightsError(
-                f"{where}: {name} is stored as {entry['dtype']}, expected one of {', '.join(_DTYPES)}: quantised "
-                "weights cannot be adapted; take the float16 or float32 checkpoint"
-            )
-        stored = reader.tensor(dtype, entry["shape"], name)
-        if len(stored.data) != end - begin:
-            raise WeightsError(
-                f"{where}: damaged: {name} takes {end - begin} bytes, not {len(stored.data)}; {GET_AGAIN}"
-            )
-        tensors[name] = stored
-    if reader.remaining:
-        raise WeightsError(f"{where}: {reader.remaining} bytes too many after the last tensor; {GET_AGAIN}")
-    return tensors
+def _tensors(path: Path) -> dict[str, Stored]:
+    """The tensors of one safetensors file, which the library maps and checks."""
+    from safetensors import SafetensorError, safe_open
 
-
-def _place(name: str, entry: Any, where: str) -> tuple[int, int]:
     try:
-        begin, end = entry["data_offsets"]
-        numbers = [begin, end, *entry["shape"]]
-        sound = all(type(number) is int and 0 <= number < 2**48 for number in numbers) and type(entry["dtype"]) is str
-    except (KeyError, TypeError, ValueError):
-        sound = False
-    if not sound:
-        raise WeightsError(f"{where}: damaged: the entry of {name} in the header is {str(entry)[:80]}; {GET_AGAIN}")
-    return begin, end
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (not a mapping)
+                dtype = file.get_slice(name).get_dtype()
+                if dtype not in _DTYPES:
+                    raise WeightsError(
+                        f"{path}: {name} is stored as {dtype}, expected one of {', '.join(_DTYPES)}: quantised weights "
+                        "cannot be adapted; use the float16 or float32 checkpoint"
+                    )
+            return {name: Stored.of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path}: not a whole safetensors file ({error}); {GET_AGAIN}") from error
 
 
 def _drop_tied_projection(tensors: dict[str, Stored], folder: Path) -> None:

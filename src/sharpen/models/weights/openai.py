@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sharpen.errors import WeightsError
-from sharpen.models.weights.stored import GET_AGAIN, Dimensions, Parsed, Stored
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.stored import Parsed, Stored
 
 MAGIC = b"PK\x03\x04"
 _SIZES = {
@@ -54,23 +55,23 @@ def hugging_face_name(name: str) -> str:
         rest, replaced = re.subn("^" + pattern, replacement, rest)
         if replaced:
             break
-    rest = re.sub(r"\.(query|key|value|out)\.", lambda found: f".{_PROJECTIONS[found[1]]}.", rest)
+    rest = re.sub(r"\.(query|key|value|out)\.", lambda match: f".{_PROJECTIONS[match[1]]}.", rest)
     return f"model.{match[1]}.layers.{match[2]}.{rest}"
 
 
 def dimensions_of(sizes: Mapping[str, object], where: str) -> Dimensions:
-    """Dimensions from OpenAI's names of them; the text side must be as wide as the audio side, as it always is."""
+    """Dimensions from OpenAI's names for them. The text side must be as wide as the audio side."""
     values = {ours: sizes.get(theirs) for ours, theirs in _SIZES.items()}
     state = values["state"]
     if not all(isinstance(value, int) for value in values.values()) or sizes.get("n_text_state") != state:
         raise WeightsError(f"{where}: its dimensions are {dict(sizes)}, not those of a Whisper model; {GET_AGAIN}")
-    found = Dimensions(audio_ffn=4 * state, text_ffn=4 * state, **values)  # type: ignore[operator,arg-type]
-    found.check(where)
-    return found
+    dims = Dimensions(audio_ffn=4 * state, text_ffn=4 * state, **values)  # type: ignore[operator,arg-type]
+    dims.check(where)
+    return dims
 
 
 def dimensions(path: Path) -> Dimensions:
-    """The dimensions inside a `.pt` file, found in its pickle without running it."""
+    """The dimensions inside a `.pt` file, read from its pickle without running it."""
     try:
         with zipfile.ZipFile(path) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
@@ -118,8 +119,7 @@ def read(path: Path) -> Parsed:
             raise WeightsError(f"{path}: {name} is {tensor.layout} on {tensor.device}, expected plain numbers")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             raise WeightsError(f"{path}: {name} claims {tuple(tensor.shape)} numbers and stores fewer; {GET_AGAIN}")
-        flat = tensor.contiguous().view(torch.uint8).reshape(-1)
-        tensors[hugging_face_name(str(name))] = Stored(dtype, tuple(tensor.shape), flat.numpy().data)
+        tensors[hugging_face_name(str(name))] = Stored.of(tensor)
     return Parsed(dimensions_of(dims, str(path)), tensors)
 
 

@@ -1,58 +1,25 @@
-"""Weights as they lie in a file: dimensions, named tensors as bytes, and a bounds-checked reader. No torch here."""
+"""Weights as they lie in a file: mapped bytes, a bounds-checked reader, named tensors. Torch is imported late."""
 
+import hashlib
 import json
 import math
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharpen.errors import WeightsError
-from sharpen.models.weights.checkpoint import MelSettings
+from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions, MelSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ITEM_SIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int16": 2, "int32": 4}  # bytes
 FLOATS = ("float32", "float16", "bfloat16")
 MOST_AXES = 8  # of a tensor; Whisper has at most 3
-GET_AGAIN = "get the file again (`sharpen models fetch NAME` does for the known ones)"
-
-
-@dataclass(frozen=True)
-class Dimensions:
-    vocab_size: int
-    n_mels: int
-    audio_ctx: int  # encoder positions, 1500 for 30 s
-    text_ctx: int  # decoder positions, 448
-    state: int  # d_model of both encoder and decoder
-    audio_heads: int
-    audio_layers: int
-    audio_ffn: int
-    text_heads: int
-    text_layers: int
-    text_ffn: int
-
-    def check(self, where: str) -> None:
-        """Refuse sizes no Whisper has, before anything is allocated."""
-        for name, value in vars(self).items():
-            if not 0 < value <= (256 if name.endswith("layers") else 2**20):
-                raise WeightsError(f"{where}: {name} = {value} is not a size of a Whisper model; {GET_AGAIN}")
-        for heads in (self.audio_heads, self.text_heads):
-            if self.state % heads:
-                raise WeightsError(f"{where}: {self.state} features do not divide into {heads} heads; {GET_AGAIN}")
-
-    @property
-    def parameters(self) -> int:
-        """Numbers in the model; the output projection is the token embedding and counts once."""
-        d = self.state
-        norm = 2 * d
-        attention = 4 * d * d + 3 * d  # the key projection has no bias
-        audio_layer = attention + 2 * d * self.audio_ffn + self.audio_ffn + d + 2 * norm
-        text_layer = 2 * attention + 2 * d * self.text_ffn + self.text_ffn + d + 3 * norm
-        convolutions = 3 * d * self.n_mels + d + 3 * d * d + d
-        embeddings = (self.audio_ctx + self.text_ctx + self.vocab_size) * d
-        layers = self.audio_layers * audio_layer + self.text_layers * text_layer
-        return convolutions + embeddings + layers + 2 * norm
 
 
 @dataclass(frozen=True)
@@ -63,15 +30,30 @@ class Stored:
     shape: tuple[int, ...]
     data: memoryview = field(repr=False)
 
+    @classmethod
+    def of(cls, tensor: "Tensor") -> "Stored":
+        """A tensor that another library read, without a copy."""
+        import torch
+
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)
+
     def rows(self, start: int, stop: int) -> "Stored":
         """A slice along the first axis, without a copy."""
         row = len(self.data) // max(1, self.shape[0])
         return Stored(self.dtype, (stop - start, *self.shape[1:]), self.data[start * row : stop * row])
 
+    def tensor(self) -> "Tensor":
+        """The same bytes as a tensor, without a copy."""
+        import torch
+
+        flat = torch.frombuffer(self.data, dtype=getattr(torch, self.dtype), count=math.prod(self.shape))
+        return flat.reshape(self.shape)
+
 
 @dataclass(frozen=True)
 class Parsed:
-    """A checkpoint read from one format: tensors under Hugging Face names, and what came along with them."""
+    """A checkpoint read from one format: tensors under Hugging Face names, and the settings stored beside them."""
 
     dimensions: Dimensions
     tensors: Mapping[str, Stored]
@@ -81,15 +63,48 @@ class Parsed:
     suppress_first: tuple[int, ...] | None = None
 
 
+class Content:
+    """The bytes of a file that may be split into parts. The parts are mapped: a page is read when it is used.
+
+    A mapping follows its file. Replacing the file by renaming another over it is safe; writing into it is not.
+    """
+
+    def __init__(self, parts: Sequence[memoryview]) -> None:
+        self.parts = parts
+        self.starts = [*accumulate((len(part) for part in parts), initial=0)]
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """The bytes of a range; copied only where the range crosses from one part into the next."""
+        if len(self.parts) == 1:
+            return self.parts[0][start:stop]
+        pieces = [
+            part[max(0, start - first) : stop - first]
+            for part, first in zip(self.parts, self.starts, strict=False)
+            if first < stop and start < first + len(part)
+        ]
+        if len(pieces) == 1:
+            return pieces[0]
+        return memoryview(bytearray().join(pieces))
+
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for part in self.parts:
+            digest.update(part)
+        return digest.hexdigest()
+
+
 class Reader:
     """Reads little-endian values one after the other; running off the end is a WeightsError, never a crash."""
 
-    def __init__(self, buffer: memoryview, name: str) -> None:
-        self.buffer, self.name, self.offset = buffer, name, 0
+    def __init__(self, content: Content, name: str) -> None:
+        self.content, self.name, self.offset = content, name, 0
 
     @property
     def remaining(self) -> int:
-        return len(self.buffer) - self.offset
+        return len(self.content) - self.offset
 
     def take(self, count: int, what: str) -> memoryview:
         if not 0 <= count <= self.remaining:
@@ -98,7 +113,7 @@ class Reader:
                 f"{self.remaining} are left; {GET_AGAIN}"
             )
         self.offset += count
-        return self.buffer[self.offset - count : self.offset]
+        return self.content.view(self.offset - count, self.offset)
 
     def numbers(self, layout: str, what: str) -> tuple[int, ...]:
         layout = "<" + layout
@@ -117,23 +132,18 @@ class Reader:
         return Stored(dtype, tuple(shape), self.take(math.prod(shape) * ITEM_SIZE[dtype], what))
 
 
-def open_bytes(paths: Sequence[Path]) -> memoryview:
-    """The bytes of a file, or of the parts of one: a single file is mapped, parts are joined in memory."""
+def open_content(paths: Sequence[Path]) -> Content:
+    """Maps a file, or the parts of one in their order."""
+    parts = []
     for path in paths:
         if not path.is_file():
             raise WeightsError(f"{path}: a part of the weights is missing; {GET_AGAIN}")
         if path.stat().st_size == 0:
             raise WeightsError(f"{path}: the file is empty; {GET_AGAIN}")
-    if len(paths) > 1:
-        joined = bytearray(sum(path.stat().st_size for path in paths))
-        view, start = memoryview(joined), 0
-        for path in paths:
-            with path.open("rb") as file:
-                start += file.readinto(view[start:])
-        return view
-    with paths[0].open("rb") as file:
-        # A private mapping: writable for torch's sake, and what is written would never reach the file.
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        with path.open("rb") as file:
+            # A private mapping: torch asks for a writable buffer, and a write would never reach the file.
+            parts.append(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)))
+    return Content(parts)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -148,7 +158,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def token_list(tree: Mapping[str, Any], key: str, vocab_size: int, path: Path) -> tuple[int, ...] | None:
-    """A list of token ids, or None where the file leaves the choice to the kind of model (absent, null, or a -1)."""
+    """A list of token ids, or None where the file asks for the default of its kind of model (absent, null, or a -1)."""
     value = tree.get(key)
     if value is None:
         return None
