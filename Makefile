@@ -1,14 +1,18 @@
-# Everything here sets itself up: Python 3.11 or newer and a package index are enough.
+# Every target sets up its own environment. Needed: Python 3.11 or newer and a package index.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# The name of the stamp says which interpreter made the environment: with another one it is made again.
+INTERPRETER := $(shell $(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256((sys.base_prefix + sys.version).encode()).hexdigest()[:12])' 2>/dev/null)
+READY := $(VENV)/.ready-$(INTERPRETER)
 
 .PHONY: demo test lint bench setup clean
 
-setup: $(READY)
+setup: $(READY)  ## the environment, with every extra
 
 $(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is Python {sys.version.split()[0]}; 3.11 or newer is needed: make PYTHON=/path/to/python")'
+	@test -e $(READY) || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[weights,report,ray,hub,dev]'
 	touch $(READY)
@@ -24,8 +28,8 @@ lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## speed and memory, side by side with a straightforward version: about half an hour
+bench: $(READY)  ## speed and memory, compared with a straightforward implementation: half an hour or more
 	$(BIN)/sharpen bench $(addprefix --data ,$(wildcard ../shared/data))
 
-clean:
+clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
