@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench setup clean
+.PHONY: demo test lint bench pages setup clean
 
 setup: $(READY)
 
@@ -26,6 +26,10 @@ lint: $(READY)  ## style and types
 
 bench: $(READY)  ## speed and memory, side by side with a straightforward version: about half an hour
 	$(BIN)/sharpen bench $(addprefix --data ,$(wildcard ../shared/data))
+
+pages: $(READY)  ## docs/results/*.md and their figures, from the rows in results/
+	SHARPEN=$(BIN)/sharpen scripts/pages.sh
+	$(BIN)/python scripts/summary_table.py --figure docs/figures/summary.png
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
