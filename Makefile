@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INTERPRETER := $(shell $(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256((sys.base_prefix + sys.version).encode()).hexdigest()[:12])' 2>/dev/null)
 READY := $(VENV)/.ready-$(INTERPRETER)
 
-.PHONY: demo test lint bench setup clean
+.PHONY: demo test lint bench pages setup clean
 
 setup: $(READY)  ## the environment, with every extra
 
@@ -30,6 +30,10 @@ lint: $(READY)  ## style and types
 
 bench: $(READY)  ## speed and memory, compared with a straightforward implementation: half an hour or more
 	$(BIN)/sharpen bench $(addprefix --data ,$(wildcard ../shared/data))
+
+pages: $(READY)  ## docs/results/*.md and their figures, from the rows in results/
+	SHARPEN=$(BIN)/sharpen scripts/pages.sh
+	$(BIN)/python scripts/summary_table.py --figure docs/figures/summary.png
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

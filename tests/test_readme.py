@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (sharpen .+?)(?:  #.*)?$", README, flags=re.MULTILINE)
 
 
@@ -64,12 +65,14 @@ def test_every_link_leads_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_tree_in_the_readme_is_the_tree():
-    """Every source file is named in the README, and nothing that is not there."""
+def test_the_tree_in_contributing_is_the_tree():
+    """CONTRIBUTING names every source file, and no file that does not exist."""
     for path in (ROOT / "src" / "sharpen").rglob("*.py"):
         if path.name not in ("__init__.py", "__main__.py"):
-            assert re.search(rf"\b{re.escape(path.name)}\b", README), f"the README does not mention {path.name}"
+            assert re.search(rf"\b{re.escape(path.name)}\b", CONTRIBUTING), (
+                f"CONTRIBUTING.md does not mention {path.name}"
+            )
     folders = [ROOT / folder for folder in ("src", "tests", "examples", "scripts")]
     names = {path.name for folder in folders for path in folder.rglob("*.py")}
-    for name in re.findall(r"\b(\w+\.py)\b", README):
-        assert name in names, f"the README mentions {name}"
+    for name in re.findall(r"\b(\w+\.py)\b", README + CONTRIBUTING):
+        assert name in names, f"there is no {name}"
