@@ -34,7 +34,7 @@ from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import MARGIN, condense
-from sharpen.models.states import Encoded, Prepared
+from sharpen.models.states import EncodedSpeech, PreparedSpeech
 from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
 
@@ -151,7 +151,7 @@ def distance(args: argparse.Namespace) -> int:
     return 0
 
 
-def prepare(policy: WhisperPolicy, u: Utterance, every: str) -> Prepared:
+def prepare(policy: WhisperPolicy, u: Utterance, every: str) -> PreparedSpeech:
     samples, mel = u.samples(), policy.checkpoint.mel
     full = policy.prepare(log_mel([samples], mel), [english(policy)])
     if every == "full":
@@ -159,10 +159,10 @@ def prepare(policy: WhisperPolicy, u: Utterance, every: str) -> Prepared:
     k, _, margin = every.partition("@")
     speech = -(-len(samples) // mel.hop_length)
     kept = condense([-(-speech // 2)], full.stem.shape[1], int(k), int(margin or MARGIN))
-    return Prepared(kept.of(full.stem), full.prompts, kept.frames, kept.bias.to(policy.dtype)[:, None, None])
+    return PreparedSpeech(kept.of(full.stem), full.prompts, kept.frames, kept.bias.to(policy.dtype)[:, None, None])
 
 
-def log_pi(policy: WhisperPolicy, encoded: Encoded, tree: HypothesisTree) -> Tensor:
+def log_pi(policy: WhisperPolicy, encoded: EncodedSpeech, tree: HypothesisTree) -> Tensor:
     """log probabilities behind every node: (nodes, V)."""
     trees = pack([tree])
     logits = policy.logits(policy.score(encoded, trees)[0]).float()

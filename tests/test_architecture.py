@@ -104,3 +104,23 @@ def test_public_names_exist():
         assert getattr(getattr(sharpen, name), "__name__", name) == name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = sharpen.nonsense
+
+
+def test_class_names_are_unique():
+    places: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+OF_A_MODEL = {"whisper", "whisper_speech", "states", "tokenizer", "timestamps", "cache", "log_mel", "weights"}
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "speech").glob("*.py")), ids=lambda p: p.name)
+def test_speech_knows_models_by_their_protocol_alone(path):
+    """A second model must not need a change there."""
+    for module in imports(path):
+        parts = module.split(".")
+        assert parts[:2] != ["sharpen", "models"] or parts[2] not in OF_A_MODEL, f"{path.name} imports {module}"

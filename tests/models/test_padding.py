@@ -14,7 +14,7 @@ from sharpen.method.norms import affine, initial
 from sharpen.method.search import beam, greedy
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
-from sharpen.models.states import Prepared
+from sharpen.models.states import PreparedSpeech
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.decoding import Window, decode
@@ -54,9 +54,9 @@ def test_a_frame_that_stands_for_its_equals_changes_nothing(small):
     stem = torch.randn(2, 120, 32)
     for b, speech in enumerate((30, 55)):
         stem[b, speech:] = stem[b, speech]
-    full = Prepared(stem, (tuple(prompt(small)),) * 2, torch.arange(120).repeat(2, 1))
+    full = PreparedSpeech(stem, (tuple(prompt(small)),) * 2, torch.arange(120).repeat(2, 1))
     kept = condense([30, 55], 120, every=16, margin=5)
-    thin = Prepared(kept.of(stem), full.prompts, kept.frames, kept.bias[:, None, None])
+    thin = PreparedSpeech(kept.of(stem), full.prompts, kept.frames, kept.bias[:, None, None])
     assert thin.stem.shape[1] < 90
     ours, theirs = small.encoder_states(thin), small.encoder_states(full)
     for b, speech in enumerate((30, 55)):

@@ -1,4 +1,4 @@
-"""Prepared and encoded utterances that are joined and selected: each keeps what it has alone."""
+"""PreparedSpeech and encoded utterances that are joined and selected: each keeps what it has alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sharpen.method.norms import affine, initial
 from sharpen.method.search import beam
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
-from sharpen.models.states import Encoded, Prepared
+from sharpen.models.states import EncodedSpeech, PreparedSpeech
 from sharpen.models.whisper import WhisperPolicy
 
 SPEECH = [200, 900, None, 2990]  # feature frames; None: full padding
@@ -55,10 +55,10 @@ def same(one, other):
 
 
 def test_joined_and_selected_again_is_the_same(small, singles):
-    joined = Prepared.join([singles[0], Prepared.join(singles[1:])])
+    joined = PreparedSpeech.join([singles[0], PreparedSpeech.join(singles[1:])])
     assert joined.stem.shape == (4, 1500, 16)
     assert joined.bias.shape == (4, 1, 1, 1500)
-    encoded = Encoded.join([small.encode(one) for one in singles])
+    encoded = EncodedSpeech.join([small.encode(one) for one in singles])
     for b, one in enumerate(singles):
         S = one.stem.shape[1]
         part = joined.select([b])
@@ -73,12 +73,12 @@ def test_joined_and_selected_again_is_the_same(small, singles):
 
 
 def test_without_anything_to_fill_there_is_no_bias(singles):
-    assert Prepared.join([singles[2], singles[2]]).bias is None
-    assert Prepared.join([singles[0], singles[0]]).stem.shape[1] == singles[0].stem.shape[1]
+    assert PreparedSpeech.join([singles[2], singles[2]]).bias is None
+    assert PreparedSpeech.join([singles[0], singles[0]]).stem.shape[1] == singles[0].stem.shape[1]
 
 
 def test_selecting_drops_the_filling_that_nobody_needs(small, singles):
-    joined = Prepared.join(singles)
+    joined = PreparedSpeech.join(singles)
     S = max(singles[b].stem.shape[1] for b in (0, 1))
     assert joined.select([0, 1]).stem.shape[1] == S < 1500
     encoded = small.encode(joined).select([1, 0])
@@ -104,7 +104,10 @@ def test_what_is_joined_computes_what_it_computes_alone(small, singles, own):
     if own:
         value = sum((h * weight[b, : len(h)]).sum() for b, h in enumerate(hidden))
         (reference,) = torch.autograd.grad(value, theta, retain_graph=True)
-    before, after = view.encode(Prepared.join(singles)), Encoded.join([Encoded.join(alone[:3]), alone[3]])
+    before, after = (
+        view.encode(PreparedSpeech.join(singles)),
+        EncodedSpeech.join([EncodedSpeech.join(alone[:3]), alone[3]]),
+    )
     for encoded in (before, after):
         assert searched(view, encoded.detach()) == expected
         scored = view.score(encoded, pack(trees(small)))
@@ -127,7 +130,7 @@ def test_every_kept_frame_has_its_number(small, singles):
     assert (thin.frames[0].diff() > 0).all()
     whole = small.prepare(FEATURES[:1], thin.prompts)
     assert torch.equal(thin.stem[0], whole.stem[0, thin.frames[0]])
-    joined = Prepared.join([thin, full])
+    joined = PreparedSpeech.join([thin, full])
     assert joined.frames[0, : thin.frames.shape[1]].tolist() == thin.frames[0].tolist()
     assert torch.equal(small.encode(joined).frames, joined.frames)
     assert small.seconds_per_frame == 0.02

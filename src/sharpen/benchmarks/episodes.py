@@ -25,7 +25,7 @@ from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import EVERY
-from sharpen.models.states import Prepared
+from sharpen.models.states import PreparedSpeech
 from sharpen.models.weights.checkpoint import Checkpoint
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.models.whisper_speech import SHORTEST_LIMIT, TOKENS_PER_SECOND
@@ -105,7 +105,7 @@ class Bench:
         groups = [clips[i : i + case.batch] for i in range(0, len(clips), case.batch)]
         return [timing for group in groups for timing in self._time_ours(case, group, steps, seed)]
 
-    def prepare(self, clips: Sequence[Clip], sparse: bool = False) -> Prepared:
+    def prepare(self, clips: Sequence[Clip], sparse: bool = False) -> PreparedSpeech:
         mel = self.checkpoint.mel
         features = log_mel([clip.samples for clip in clips], mel)
         speech = [-(-len(clip.samples) // mel.hop_length) for clip in clips] if sparse else None
@@ -140,7 +140,7 @@ class Bench:
             for b, tree in enumerate(trees)
         ]
 
-    def adapt(self, prepared: Prepared, clips: Sequence[Clip], case: BenchCase, steps: int, seed: int) -> Outcome:
+    def adapt(self, prepared: PreparedSpeech, clips: Sequence[Clip], case: BenchCase, steps: int, seed: int) -> Outcome:
         options = Adaptation(method=case.method, samples=case.samples, steps=steps, seed=seed)
         ids, limits = [clip.id for clip in clips], [clip.limit for clip in clips]
         return adapt(self.policy, prepared, options, ids=ids, limits=limits)
@@ -167,7 +167,7 @@ class Bench:
             )
         return loss, gradient
 
-    def _gradient(self, prepared: Prepared, tree: HypothesisTree, method: str) -> Tensor:
+    def _gradient(self, prepared: PreparedSpeech, tree: HypothesisTree, method: str) -> Tensor:
         """The gradient of the loss at the source parameters, in the order of the model's norms: (parameters,)."""
         norms, objective = self.policy.norms(), METHODS[method].objective
         assert objective is not None
@@ -177,7 +177,7 @@ class Bench:
         return scored.gradient(view, tree_loss([tree], [objective], ["tokens"]), theta)[0]
 
 
-def _work(case: BenchCase, outcome: Outcome, b: int, prepared: Prepared, greedy_levels: int) -> Work:
+def _work(case: BenchCase, outcome: Outcome, b: int, prepared: PreparedSpeech, greedy_levels: int) -> Work:
     """The work of the mean step of utterance b."""
     steps = outcome.traces[b].steps
     levels = sum(max(len(y) for y in step.tree.hypotheses) for step in steps if step.tree is not None) / len(steps)

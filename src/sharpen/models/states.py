@@ -18,7 +18,7 @@ from sharpen.models.cache import TreeCache
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSpeech:
     """Utterances after the convolutions, before the first norm."""
 
     stem: Tensor  # (B, S, d)
@@ -29,17 +29,17 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def prompted(self, prompts: Sequence[Sequence[int]]) -> Prepared:
+    def prompted(self, prompts: Sequence[Sequence[int]]) -> PreparedSpeech:
         """The same utterances with other prompts."""
         return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts))
 
-    def select(self, inputs: Sequence[int]) -> Prepared:
+    def select(self, inputs: Sequence[int]) -> PreparedSpeech:
         """Some of the utterances, without the filling that none of them needs."""
         rows = list(inputs)
         if rows == list(range(len(self))):
             return self
         bias, S = _selected(self.bias, rows, self.stem.shape[1])
-        return Prepared(self.stem[rows, :S], tuple(self.prompts[b] for b in rows), self.frames[rows, :S], bias)
+        return PreparedSpeech(self.stem[rows, :S], tuple(self.prompts[b] for b in rows), self.frames[rows, :S], bias)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -53,19 +53,19 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedSpeech:
     """What Whisper computes once per utterance."""
 
     cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
     frames: Tensor  # (B, S) int64: which frame of its window each one is; 0 for filling
     bias: Tensor | None = None  # (B, 1, 1, S) added to the attention logits of each frame; None stands for zeros
-    alone: tuple[Encoded, ...] = ()  # the utterances one by one, where they were encoded so: they carry the gradient
+    alone: tuple[EncodedSpeech, ...] = ()  # one by one, where they were encoded so: they carry the gradient
 
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def detach(self) -> Encoded:
+    def detach(self) -> EncodedSpeech:
         """The same values without their gradient, for searching before scoring.
 
         Keys and values are made contiguous: a search reads them at every level.
@@ -73,12 +73,12 @@ class Encoded:
         cross = tuple((k.detach().contiguous(), v.detach().contiguous()) for k, v in self.cross)
         return replace(self, cross=cross, alone=())
 
-    def prompted(self, prompts: Sequence[Sequence[int]]) -> Encoded:
+    def prompted(self, prompts: Sequence[Sequence[int]]) -> EncodedSpeech:
         """The same utterances with other prompts."""
         alone = tuple(one.prompted([prompt]) for one, prompt in zip(self.alone, prompts, strict=False))
         return replace(self, prompts=tuple(tuple(prompt) for prompt in prompts), alone=alone)
 
-    def select(self, inputs: Sequence[int]) -> Encoded:
+    def select(self, inputs: Sequence[int]) -> EncodedSpeech:
         """Some of the utterances, without the filling that none of them needs."""
         rows = list(inputs)
         if rows == list(range(len(self))):
@@ -86,7 +86,7 @@ class Encoded:
         bias, S = _selected(self.bias, rows, self.frames.shape[1])
         cross = tuple((k[rows, :, :S], v[rows, :, :S]) for k, v in self.cross)
         alone = tuple(self.alone[b] for b in rows) if self.alone else ()
-        return Encoded(cross, tuple(self.prompts[b] for b in rows), self.frames[rows, :S], bias, alone)
+        return EncodedSpeech(cross, tuple(self.prompts[b] for b in rows), self.frames[rows, :S], bias, alone)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:

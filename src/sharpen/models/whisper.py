@@ -21,7 +21,7 @@ from sharpen.method.tree import PackedTrees
 from sharpen.models.cache import TreeCache
 from sharpen.models.linears import Layer, Matrices
 from sharpen.models.padding import EVERY, condense
-from sharpen.models.states import Encoded, Prepared, WhisperState
+from sharpen.models.states import EncodedSpeech, PreparedSpeech, WhisperState
 from sharpen.models.weights.checkpoint import Checkpoint
 
 
@@ -74,7 +74,7 @@ class WhisperPolicy:
         view.forbidden = self._with_timestamps
         return view
 
-    def capacity(self, encoded: Encoded) -> list[int]:
+    def capacity(self, encoded: EncodedSpeech) -> list[int]:
         return [self.max_positions - len(prompt) + 1 for prompt in encoded.prompts]  # the last token is never fed back
 
     @torch.no_grad()
@@ -84,7 +84,7 @@ class WhisperPolicy:
         prompts: Sequence[Sequence[int]],
         speech: Sequence[int] | None = None,
         every: int = EVERY["condensed"],
-    ) -> Prepared:
+    ) -> PreparedSpeech:
         """The convolutions and positions, which no adaptation changes: (B, mels, 3000) -> (B, S, d).
 
         With `speech`, the number of feature frames of each utterance that are not padding, the padding is condensed:
@@ -96,12 +96,12 @@ class WhisperPolicy:
         stem = x + self._matrices.audio_positions[: x.shape[1]]
         own = tuple(tuple(prompt) for prompt in prompts)
         if speech is None:
-            return Prepared(stem, own, torch.arange(stem.shape[1], device=self.device).repeat(len(stem), 1))
+            return PreparedSpeech(stem, own, torch.arange(stem.shape[1], device=self.device).repeat(len(stem), 1))
         kept = condense([-(-frames // 2) for frames in speech], stem.shape[1], every)  # a convolution halves them
         bias = kept.bias.to(self.device, self.dtype)[:, None, None]
-        return Prepared(kept.of(stem), own, kept.frames.to(self.device), bias)
+        return PreparedSpeech(kept.of(stem), own, kept.frames.to(self.device), bias)
 
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode(self, prepared: PreparedSpeech) -> EncodedSpeech:
         """Every decoder layer's keys and values of the encoder's states.
 
         On a CPU one utterance after the other: one is enough to keep the products busy, and with one set of norms its
@@ -111,21 +111,21 @@ class WhisperPolicy:
             return self._encode(prepared)
         alone = [self._row(b)._encode(prepared.select([b])) for b in range(len(prepared))]
         with torch.no_grad():  # scoring takes them one by one, with their gradient
-            return Encoded.join(alone)
+            return EncodedSpeech.join(alone)
 
     def _row(self, b: int) -> WhisperPolicy:
         """A view with the norms of one utterance of the batch."""
         return self.adapted({name: own.row(b) for name, own in self._own.items()})
 
-    def _encode(self, prepared: Prepared) -> Encoded:
+    def _encode(self, prepared: PreparedSpeech) -> EncodedSpeech:
         states = self.encoder_states(prepared)
         cross = []
         for keys_and_values in self._matrices.cross:
             k, v = _heads(keys_and_values(states), 2, self.heads)
             cross.append((k, v))
-        return Encoded(tuple(cross), prepared.prompts, prepared.frames, prepared.bias)
+        return EncodedSpeech(tuple(cross), prepared.prompts, prepared.frames, prepared.bias)
 
-    def encoder_states(self, prepared: Prepared) -> Tensor:
+    def encoder_states(self, prepared: PreparedSpeech) -> Tensor:
         """The encoder's output: (B, S, d)."""
         x = prepared.stem
         for i, layer in enumerate(self._matrices.encoder):
@@ -136,7 +136,7 @@ class WhisperPolicy:
             x = x + layer.mlp(self._norm(f"{name}.final_layer_norm", x))
         return self._norm("encoder.layer_norm", x)
 
-    def begin(self, encoded: Encoded) -> WhisperState:
+    def begin(self, encoded: EncodedSpeech) -> WhisperState:
         B, lengths = len(encoded.prompts), [len(prompt) for prompt in encoded.prompts]
         P = max(lengths)
         tokens = torch.zeros(B, P, dtype=torch.int64)
@@ -183,7 +183,7 @@ class WhisperPolicy:
         hidden[state.rows] = self._decode(tokens, positions, cache, state.cross, state.frame_bias, state.rows)
         return replace(state, hidden=hidden, cache=cache, positions=state.positions + 1)
 
-    def score(self, encoded: Encoded, trees: PackedTrees) -> Tensor:
+    def score(self, encoded: EncodedSpeech, trees: PackedTrees) -> Tensor:
         """One pass over prompts and trees together; gradients flow to the norms and to the encoder.
 
         On a CPU one utterance after the other: trees differ in size, and a padded node costs as much as a real one.

@@ -14,7 +14,7 @@ from sharpen.models.languages import SPELLED
 from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import EVERY
 from sharpen.models.speech import Start
-from sharpen.models.states import Encoded, Prepared, WhisperState
+from sharpen.models.states import EncodedSpeech, PreparedSpeech, WhisperState
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.weights.checkpoint import Checkpoint
@@ -48,7 +48,7 @@ class WhisperSpeech:
         if self.multilingual and language not in self.words.languages:
             raise SharpenError(f"this checkpoint does not know the language {language!r}; use a newer one")
 
-    def prepare(self, windows: Sequence[np.ndarray], padding: str = "full") -> Prepared:
+    def prepare(self, windows: Sequence[np.ndarray], padding: str = "full") -> PreparedSpeech:
         mel = self.checkpoint.mel
         features, start = log_mel(list(windows), mel), [[self.words.sot]] * len(windows)
         if padding == "full":
@@ -58,12 +58,12 @@ class WhisperSpeech:
 
     def prompted(
         self,
-        prepared: Prepared,
+        prepared: PreparedSpeech,
         languages: Sequence[str],
         contexts: Sequence[Sequence[int]],
         task: str,
         timestamps: bool,
-    ) -> Prepared:
+    ) -> PreparedSpeech:
         pairs = zip(languages, contexts, strict=True)
         return prepared.prompted([self.prompt(language, context, task, timestamps) for language, context in pairs])
 
@@ -73,12 +73,12 @@ class WhisperSpeech:
 
     def start(
         self,
-        encoded: Encoded,
+        encoded: EncodedSpeech,
         languages: Sequence[str | None],
         contexts: Sequence[Sequence[int]],
         task: str,
         timestamps: bool,
-    ) -> Start[Encoded, WhisperState]:
+    ) -> Start[EncodedSpeech, WhisperState]:
         """Both probabilities come from the position of the start token, which is decoded once."""
         before = [self._before(context) for context in contexts]
         state = self.policy.begin(encoded.prompted(before))
@@ -99,7 +99,7 @@ class WhisperSpeech:
         rate = SPELLED_TOKENS_PER_SECOND if spelled else TOKENS_PER_SECOND
         return min(LONGEST, max(SHORTEST_LIMIT, round(rate * seconds)))
 
-    def frame_times(self, prepared: Prepared) -> Tensor:
+    def frame_times(self, prepared: PreparedSpeech) -> Tensor:
         mel = self.checkpoint.mel
         seconds = 2 * mel.hop_length / mel.sampling_rate  # a convolution halves the frames
         times = prepared.frames * seconds
@@ -112,7 +112,7 @@ class WhisperSpeech:
 
     def _languages(
         self,
-        encoded: Encoded,
+        encoded: EncodedSpeech,
         logits: Tensor,
         languages: Sequence[str | None],
         contexts: Sequence[Sequence[int]],
