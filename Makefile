@@ -2,17 +2,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The name of the stamp says which interpreter made the environment: with another one it is made again.
-INTERPRETER := $(shell $(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256((sys.base_prefix + sys.version).encode()).hexdigest()[:12])' 2>/dev/null)
-READY := $(VENV)/.ready-$(INTERPRETER)
+READY := $(VENV)/.ready
+# With another interpreter than the one it was made from, the environment is made again.
+WHICH := -c 'import hashlib, sys; print(hashlib.sha256((sys.base_prefix + sys.version).encode()).hexdigest())' 2>/dev/null
+WANTED := $(shell $(PYTHON) $(WHICH))
+PRESENT := $(shell $(BIN)/python $(WHICH))
 
 .PHONY: demo test lint bench pages setup clean
+ifneq ($(WANTED),$(PRESENT))
+.PHONY: $(READY)
+endif
 
 setup: $(READY)  ## the environment, with every extra
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is Python {sys.version.split()[0]}; 3.11 or newer is needed: make PYTHON=/path/to/python")'
-	@test -e $(READY) || rm -rf $(VENV)
+	@test '$(WANTED)' = '$(PRESENT)' || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[weights,report,ray,hub,dev]'
 	touch $(READY)

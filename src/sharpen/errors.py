@@ -1,18 +1,18 @@
-"""The errors that sharpen raises about its input: what was seen, what was expected, what to do."""
+"""Errors about the user's input. A message says what was seen, what was expected and what to do."""
 
 
 class SharpenError(ValueError):
-    """Input that sharpen cannot use; the message says what to do about it."""
+    """Input that sharpen cannot use."""
 
 
 class WeightsError(SharpenError):
-    """A checkpoint that is missing, damaged, of another format, or not supported."""
+    """A checkpoint that is missing, damaged or not supported."""
 
 
 class AudioError(SharpenError):
-    """Audio that cannot be read or holds nothing to transcribe."""
+    """Audio that cannot be read, or has no samples."""
 
 
 def reason(error: Exception) -> str:
-    """What to say of it in a list of failures: our own messages speak for themselves, others need their kind."""
+    """The error for a list of failures: our own by their message, others with their type."""
     return str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"

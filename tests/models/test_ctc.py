@@ -245,7 +245,7 @@ def test_half_precision_does_not_round_an_update_away():
 
 def test_what_does_not_fit_is_refused_with_advice(monkeypatch):
     model = small()
-    with pytest.raises(SharpenError, match=r"Linear is not a CTC model; expected one of transformers'"):
+    with pytest.raises(SharpenError, match=r"Linear is not a CTC model; expected a …ForCTC of transformers"):
         adapt_ctc(torch.nn.Linear(2, 2), [], options())
     with pytest.raises(SharpenError, match=r"shape \(1, 200\); expected a waveform"):
         adapt_ctc(model, [waves(200)[0][None]], options())

@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from sharpen.models.tokenizer import WhisperTokenizer
@@ -37,7 +36,7 @@ def test_timestamps_divide_a_window():
     assert (second.start, second.end, second.text, second.id) == (62.4, 63.0, " World.", 8)
     assert first.tokens == tuple(hello)
     assert first.logprobs == pytest.approx([-0.1 * i for i in range(1, 1 + len(hello))])
-    assert second.avg_entropy == pytest.approx(np.mean([0.2 * i for i in range(len(hello) + 3, len(tokens) - 1)]))
+    assert second.entropies == pytest.approx([0.2 * i for i in range(len(hello) + 3, len(tokens) - 1)])
 
 
 def test_a_word_behind_the_timestamps_stays_in_its_segment():

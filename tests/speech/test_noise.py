@@ -118,7 +118,7 @@ def test_clips_are_found_by_name_in_folders_and_manifests(tmp_path):
 def test_bad_options_are_named(tmp_path):
     with pytest.raises(SharpenError, match="unknown noise 'XX'; choose from AA, AC"):
         corruption("XX", 10.0)
-    with pytest.raises(SharpenError, match="BA is mixed from the clip Babble_4"):
+    with pytest.raises(SharpenError, match="the noise BA needs the clip Babble_4"):
         corruption("BA", 10.0)
     with pytest.raises(SharpenError, match="no such folder"):
         find_clips(tmp_path / "nowhere")
@@ -126,7 +126,7 @@ def test_bad_options_are_named(tmp_path):
         corruption("GS", 10.0, snr_rule="half")
     with pytest.raises(SharpenError, match="unknown overflow 'loud'"):
         corruption("GS", 10.0, overflow="loud")
-    with pytest.raises(SharpenError, match="nan dB is not possible"):
+    with pytest.raises(SharpenError, match="is nan dB; expected a finite number"):
         corruption("GS", float("nan"))
 
 

@@ -1,8 +1,8 @@
-"""A Ctrl-C that is not lost while a file is read.
+"""Keeps a Ctrl-C from being lost while audio is decoded.
 
-PyAV's compiled modules write each line of a traceback by running a small code object under their own name, and drop
-whatever goes wrong in it. A KeyboardInterrupt that happens to be raised there is gone, and as the resampler raises and
-catches an error with every frame, that was one Ctrl-C in six of those that came while audio was decoded.
+PyAV's compiled modules add each line of a traceback by running a small code object, and drop any exception raised in
+it. A KeyboardInterrupt raised there is lost. The resampler raises and catches an error for every frame, so one Ctrl-C
+in six was lost during decoding.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-AGAIN = 0.01  # seconds
+DELAY = 0.01  # seconds until a lost interrupt is raised again
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Inside, an interrupt that meets such a code object comes again a moment later. Other handlers are left alone."""
+    """Inside, an interrupt in such a code object is raised again a moment later. Other signal handlers are kept."""
     usual = signal.default_int_handler
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not usual:
         yield
@@ -34,8 +34,8 @@ def kept() -> Iterator[None]:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None and Path(frame.f_code.co_filename).parts[:1] != ("av",):
-        frame = frame.f_back  # the next may come while this one is still being put off
+        frame = frame.f_back  # another interrupt may arrive inside this handler
     if frame is not None:
-        threading.Timer(AGAIN, _thread.interrupt_main).start()  # at once would be in here, and as lost
+        threading.Timer(DELAY, _thread.interrupt_main).start()  # raised at once it would be lost as well
     else:
         raise KeyboardInterrupt

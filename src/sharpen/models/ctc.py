@@ -1,9 +1,9 @@
-"""transformers' CTC models (`Wav2Vec2ForCTC`, `HubertForCTC` and their like), adapted to one input at a time.
+"""transformers' CTC models (`Wav2Vec2ForCTC`, `HubertForCTC` and similar), adapted to one input at a time.
 
-An episode runs a skeleton: a copy of the model's modules that shares every tensor with it, in eval mode (no dropout, no
-SpecAugment), its adapted parameters replaced at each call by the input's own. The model itself is never written.
-Inputs run one by one and unpadded, since many of these models (those with `feat_extract_norm="group"`) answer
-differently when padded; hence an input's outcome cannot depend on its neighbours.
+An episode runs a copy of the model's modules that shares every tensor with them, in eval mode (no dropout, no
+SpecAugment). Each call replaces the adapted parameters with the input's own. The model itself is never written. Inputs
+run one by one and without padding, because many of these models (those with `feat_extract_norm="group"`) give other
+outputs for padded inputs. So an input's result cannot depend on other inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CTCStep:
 
     loss: float
     frame_entropy: float  # mean over all frames, in nats, at the options' temperature
-    H_seq: float | None  # mean -log pi(y) of the samples, in nats; "frames" has none
+    H_seq: float | None  # mean -log pi(y) of the samples, in nats; None for "frames"
     samples: int
     distinct: int  # different outputs after collapsing
     gradient_norm: float
@@ -45,13 +45,13 @@ class CTCStep:
 
 @dataclass(frozen=True)
 class CTCEpisode:
-    """The outcome for one input."""
+    """The result for one input."""
 
-    source: Output  # greedy decode of the model as it is
+    source: Output  # greedy decode of the source model
     output: Output  # greedy decode with the adapted parameters
     parameters: Mapping[str, Tensor]  # the input's own, by their names in the model; at least float32
     steps: tuple[CTCStep, ...]
-    stopped: str  # why it ended before its last step, if it did
+    stopped: str  # why it stopped early; empty if it did not
 
 
 def adapt_ctc(
@@ -62,32 +62,33 @@ def adapt_ctc(
     ids: Sequence[str] | None = None,
     on_step: Callable[[int, int, CTCStep], None] | None = None,
 ) -> list[CTCEpisode]:
-    """Adapts the model to each input for itself and decodes it greedily.
+    """Adapts the model to each input separately, and decodes it greedily.
 
-    An input is what the model takes, without its batch axis: a waveform (samples,) as its feature extractor gives it.
-    `ids` name the inputs' random draws (their numbers, unless given); `on_step` hears (input, step, what it saw).
+    An input is what the model takes, without the batch axis: a waveform (samples,) from its feature extractor. `ids`
+    seed the inputs' random draws (default: their numbers). `on_step` is called with the number of the input, the number
+    of the step and the step.
     """
     require_gradients()
     ids = [str(b) for b in range(len(inputs))] if ids is None else ids
     if len(ids) != len(inputs):
         raise SharpenError(f"{len(inputs)} inputs and {len(ids)} ids: give one for every input")
-    blank = _checked(model, inputs)
+    blank = _blank(model, inputs)
     names = _adapted_names(model, options)
     return [
-        _episode(_Skeleton(model, names), x, blank, options, i, None if on_step is None else _numbered(on_step, b))
+        _episode(_SharedCopy(model, names), x, blank, options, i, None if on_step is None else _numbered(on_step, b))
         for b, (x, i) in enumerate(zip(inputs, ids, strict=True))
     ]
 
 
-class _Skeleton:
-    """The model's modules over its own tensors, seen through other values of some parameters."""
+class _SharedCopy:
+    """The model's modules with its own tensors, except for the parameters that an input adapts."""
 
     def __init__(self, model: Any, names: Sequence[str]) -> None:
-        shared = {id(t): t for t in chain(model.parameters(), model.buffers())}
-        self.module: Any = copy.deepcopy(model, shared).eval()
+        tensors = {id(t): t for t in chain(model.parameters(), model.buffers())}
+        self.module: Any = copy.deepcopy(model, tensors).eval()
         for module in self.module.modules():
             if type(module) is nn.LayerNorm:
-                module.__class__ = _WideNorm  # the copy's; it has the same fields
+                module.__class__ = _WideNorm  # of the copy; both classes have the same fields
         self.frozen = {name: p.detach() for name, p in model.named_parameters()}  # views: no gradient, same memory
         self.sizes = {name: self.frozen[name].shape for name in names}
         first = self.frozen[names[0]]
@@ -99,18 +100,18 @@ class _Skeleton:
         return flat.to(torch.promote_types(flat.dtype, torch.float32))[None]
 
     def own(self, theta: Tensor) -> dict[str, Tensor]:
-        """theta's parts by name, differentiable in it."""
+        """The parts of theta by name, differentiable in theta."""
         parts = torch.split(theta[0], [math.prod(size) for size in self.sizes.values()])
         return {name: part.view(size) for (name, size), part in zip(self.sizes.items(), parts, strict=True)}
 
     @torch.no_grad()
     def keep_features(self, x: Tensor) -> None:
-        """Computes the convolutions once where nothing in them adapts: they come before the first norm that does."""
+        """Computes the convolutions once if none of their parameters adapts: they precede the first adapted norm."""
         base = self.module.base_model
         prefix = f"{self.module.base_model_prefix}.feature_extractor."
         if not hasattr(base, "feature_extractor") or any(name.startswith(prefix) for name in self.sizes):
             return
-        base.feature_extractor = _Known(base.feature_extractor(x.to(self.device, self.dtype)[None]))
+        base.feature_extractor = _Precomputed(base.feature_extractor(x.to(self.device, self.dtype)[None]))
         self.frozen = {name: p for name, p in self.frozen.items() if not name.startswith(prefix)}
 
     def logits(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
@@ -120,14 +121,14 @@ class _Skeleton:
 
 
 class _WideNorm(nn.LayerNorm):
-    """Normalises in the type of its parameters, which half precision would round an update away from."""
+    """Normalises in the dtype of its parameters: half precision would round an update away."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.to(self.weight.dtype)).to(input.dtype)
 
 
-class _Known(nn.Module):
-    """Stands where the feature extractor stood and answers with what it answered."""
+class _Precomputed(nn.Module):
+    """Replaces the feature extractor and returns its output."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -138,22 +139,22 @@ class _Known(nn.Module):
 
 
 def _episode(
-    skeleton: _Skeleton,
+    shared: _SharedCopy,
     x: Tensor,
     blank: int,
     options: CTCAdaptation,
     name: str,
     on_step: Callable[[int, CTCStep], None] | None,
 ) -> CTCEpisode:
-    skeleton.keep_features(x)
-    theta = before = skeleton.initial()
-    source = _decode(skeleton, x, theta, blank)
+    shared.keep_features(x)
+    theta = before = shared.initial()
+    source = _decode(shared, x, theta, blank)
     moments = Moments.zeros(theta)
     draws = generator(options.seed, name)
     steps: list[CTCStep] = []
     stopped = ""
     for number in range(1, options.steps + 1):
-        step, gradient = _step(skeleton, x, theta, blank, options, draws)
+        step, gradient = _step(shared, x, theta, blank, options, draws)
         steps.append(step)
         if on_step is not None:
             on_step(number, step)
@@ -162,17 +163,17 @@ def _episode(
             break
         before = theta
         theta, moments = adamw(theta, moments, gradient, [number], [options.lr], [options.weight_decay])
-    return CTCEpisode(source, _decode(skeleton, x, theta, blank), skeleton.own(theta), tuple(steps), stopped)
+    return CTCEpisode(source, _decode(shared, x, theta, blank), shared.own(theta), tuple(steps), stopped)
 
 
 def _step(
-    skeleton: _Skeleton, x: Tensor, theta: Tensor, blank: int, options: CTCAdaptation, draws: torch.Generator
+    shared: _SharedCopy, x: Tensor, theta: Tensor, blank: int, options: CTCAdaptation, draws: torch.Generator
 ) -> tuple[CTCStep, Tensor]:
-    """The loss under theta and its gradient: what the trace keeps, and (1, P)."""
+    """One step under theta, and the gradient of its loss: (1, P)."""
     leaf = theta.clone().requires_grad_()
     start = time.perf_counter()
     with torch.enable_grad():
-        log_p = ctc.distributions(skeleton.logits(x, skeleton.own(leaf)), options.temperature)  # (1, T, V)
+        log_p = ctc.distributions(shared.logits(x, shared.own(leaf)), options.temperature)  # (1, T, V)
         lengths = [log_p.shape[1]]
         cost, samples, distinct = None, 0, 0
         if options.objective == "frames":
@@ -199,8 +200,8 @@ def _step(
 
 
 @torch.no_grad()
-def _decode(skeleton: _Skeleton, x: Tensor, theta: Tensor, blank: int) -> Output:
-    logits = skeleton.logits(x, skeleton.own(theta))
+def _decode(shared: _SharedCopy, x: Tensor, theta: Tensor, blank: int) -> Output:
+    logits = shared.logits(x, shared.own(theta))
     return ctc.greedy(logits, [logits.shape[1]], blank)[0]
 
 
@@ -208,14 +209,14 @@ def _numbered(on_step: Callable[[int, int, CTCStep], None], b: int) -> Callable[
     return lambda number, step: on_step(b, number, step)
 
 
-def _checked(model: Any, inputs: Sequence[Tensor]) -> int:
-    """The blank symbol of a model and inputs that fit each other."""
+def _blank(model: Any, inputs: Sequence[Tensor]) -> int:
+    """The model's blank symbol; raises if the model or an input cannot be used."""
     kind = type(model).__name__
     if not any(c.__name__.endswith("ForCTC") for c in type(model).__mro__):
-        raise SharpenError(f"{kind} is not a CTC model; expected one of transformers' …ForCTC, such as Wav2Vec2ForCTC")
+        raise SharpenError(f"{kind} is not a CTC model; expected a …ForCTC of transformers, such as Wav2Vec2ForCTC")
     blank = model.config.pad_token_id
     if blank is None:
-        raise SharpenError(f"the configuration of this {kind} names no blank symbol; set config.pad_token_id to it")
+        raise SharpenError(f"this {kind} has no blank symbol in its configuration; set config.pad_token_id to it")
     frames = getattr(model, "_get_feat_extract_output_lengths", None)
     waveform = hasattr(model.base_model, "feature_extractor")
     for b, x in enumerate(inputs):
@@ -227,7 +228,7 @@ def _checked(model: Any, inputs: Sequence[Tensor]) -> int:
 
 
 def _adapted_names(model: Any, options: CTCAdaptation) -> list[str]:
-    """The parameters that adapt: every LayerNorm's and, if asked for, those of the feature extractor."""
+    """The parameters that adapt: of every LayerNorm and, with "norms+features", of the feature extractor."""
     prefix = f"{model.base_model_prefix}.feature_extractor."
     norms = {
         f"{name}.{own}"
@@ -242,7 +243,7 @@ def _adapted_names(model: Any, options: CTCAdaptation) -> list[str]:
         raise SharpenError(f"this {type(model).__name__} has no feature extractor; use parameters='norms'")
     if options.parameters == "norms+features" and model.dtype.itemsize < 4:
         raise SharpenError(
-            f"convolutions in {model.dtype} would round updates away: load the model in float32, or take "
+            f"convolutions in {model.dtype} would round updates away: load the model in float32, or use "
             "parameters='norms'"
         )
     chosen = norms | features if options.parameters == "norms+features" else norms

@@ -1,4 +1,4 @@
-"""Whisper's log-mel spectrogram, with the settings that a checkpoint brings along."""
+"""Whisper's log-mel spectrogram, with the settings of a checkpoint."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,8 +17,8 @@ MELS_PER_LOG = 27 / np.log(6.4)
 def log_mel(samples: np.ndarray | Sequence[np.ndarray], mel: MelSettings) -> torch.Tensor:
     """Features of one window, (n_mels, frames), or of a list of windows, (B, n_mels, frames).
 
-    Each window is padded with silence, or cut, to the length the model was trained on: 3000 frames for 30 seconds. Cut
-    long recordings into windows before.
+    Each window is padded with silence, or cut, to the length the model was trained on: 3000 frames for 30 seconds.
+    Longer recordings must be divided into windows first.
     """
     if not isinstance(samples, np.ndarray):
         return torch.stack([log_mel(window, mel) for window in samples])  # (B, n_mels, frames)
@@ -42,7 +42,9 @@ def mel_filters(n_mels: int, n_fft: int, sampling_rate: int) -> torch.Tensor:
     rise = (bins - low) / (centre - low)  # (n_mels, bins)
     fall = (high - bins) / (high - centre)
     triangles = np.maximum(0.0, np.minimum(rise, fall)) * 2.0 / (high - low)
-    return torch.tensor(triangles, dtype=torch.float32)  # torch's own memory: products round by how it is aligned
+    return torch.tensor(
+        triangles, dtype=torch.float32
+    )  # a copy in torch's own memory: alignment changes the rounding of products
 
 
 def _mels(hertz: float) -> float:

@@ -12,15 +12,15 @@ from sharpen.models.tokenizer import SECONDS_PER_TIMESTAMP, WhisperTokenizer
 
 @dataclass(frozen=True)
 class TimestampRules:
-    """Narrows log pi to outputs whose timestamps open and close segments in order.
+    """Restricts log pi to outputs whose timestamps open and close segments in order.
 
     An output starts with a timestamp no later than `latest_start`; timestamps come in pairs (the end of one segment,
-    the start of the next) except before EOS, never go back, and a segment is never empty. Where all timestamps
-    together are more probable than the best other token, a timestamp it is.
+    the start of the next) except before EOS, never decrease, and a segment is never empty. Where all timestamps
+    together are more probable than the best other token, a timestamp follows.
     """
 
     begin: int  # the token <|0.00|>
-    end: int  # the first token behind <|30.00|>
+    end: int  # the first token after <|30.00|>
     eos: int
     latest_start: float = 1.0  # seconds
 
@@ -31,7 +31,7 @@ class TimestampRules:
     def __call__(self, log_pi: Tensor, prefixes: list[list[int]]) -> Tensor:
         log_pi = log_pi.clone()
         for row, prefix in zip(log_pi, prefixes, strict=True):
-            self._narrow(row, prefix)
+            self._restrict(row, prefix)
         log_pi = log_pi.log_softmax(-1)
         stamps = log_pi[:, self.begin : self.end]
         others = log_pi.clone()
@@ -44,7 +44,7 @@ class TimestampRules:
     def is_timestamp(self, token: int) -> bool:
         return self.begin <= token < self.end
 
-    def _narrow(self, row: Tensor, prefix: list[int]) -> None:
+    def _restrict(self, row: Tensor, prefix: list[int]) -> None:
         if not prefix:
             row[: self.begin] = -torch.inf
             row[self.begin + round(self.latest_start / SECONDS_PER_TIMESTAMP) + 1 :] = -torch.inf

@@ -1,4 +1,4 @@
-"""Recordings longer than a window: where the next window starts, and how a decoded one becomes segments."""
+"""Recordings longer than a window: where the next window starts, and the segments of a decoded window."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from sharpen.method.guard import compression_ratio
 from sharpen.models.speech import TokenText
 from sharpen.speech.decoding import Decoded
 
-SHORTEST = 0.5  # seconds that can hold a word
+SHORTEST = 0.5  # seconds; a shorter stretch is too short for a word
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of the transcript with its times; the names of the first ten fields are Whisper's."""
+    """A part of the transcript with its times; the first ten fields have Whisper's names."""
 
     id: int
     seek: int  # the window's start, in hops of 10 ms
@@ -28,19 +28,14 @@ class Segment:
     logprobs: tuple[float, ...]  # log pi of each token
     entropies: tuple[float, ...]  # Ent(pi) where each token was chosen, in nats
 
-    @property
-    def avg_entropy(self) -> float:
-        """Mean entropy per token, in nats: how undecided the model was."""
-        return sum(self.entropies) / max(1, len(self.entropies))
-
 
 def settle(words: TokenText, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
-    """What of a window's output stands, and after how many seconds the next window starts: Whisper's own rule.
+    """The part of a window's output to keep, and after how many seconds the next window starts: Whisper's own rule.
 
-    An output that ends with the close of a segment covers its window. One that ends otherwise is cut after the last
-    segment that it closed before opening another, and the next window starts there, so that no word is split by the
-    window's hard end. A window always moves on by a word's length at least, and in the recording's `last` window a rest
-    too short to hold a word is not looked at again.
+    If the output ends with the end of a segment, all of it is kept and the next window starts after this one. Otherwise
+    it is cut after the last segment that was closed before another was opened, and the next window starts there: so the
+    end of a window splits no word. The next window starts at least SHORTEST seconds later. In the `last` window of a
+    recording, a rest shorter than SHORTEST is not decoded again.
     """
     times = [words.time(token) for token in decoded.tokens]
     stamped = [time is not None for time in times]
@@ -51,21 +46,23 @@ def settle(words: TokenText, decoded: Decoded, duration: float, *, last: bool) -
     consumed = min(duration, times[n - 1] or 0.0)
     if consumed < SHORTEST or (last and duration - consumed < SHORTEST):
         return decoded, duration
-    kept = replace(decoded, tokens=decoded.tokens[:n], logprobs=decoded.logprobs[:n], entropies=decoded.entropies[:n])
-    return kept, consumed
+    cut = replace(decoded, tokens=decoded.tokens[:n], logprobs=decoded.logprobs[:n], entropies=decoded.entropies[:n])
+    return cut, consumed
 
 
 def segments(words: TokenText, decoded: Decoded, offset: float, duration: float, first_id: int = 0) -> list[Segment]:
-    """Divides a window that starts at `offset` seconds by its timestamps; without any it is one segment."""
-    found: list[Segment] = []
+    """The segments of a window that starts at `offset` seconds, by its timestamps; without any it is one segment."""
+    made: list[Segment] = []
     for start, end, indices in _pieces(words, decoded.tokens, duration):
         tokens = tuple(decoded.tokens[i] for i in indices)
         text = words.decode(tokens)
-        if not text.strip() or start >= end:  # at the end of the sound: Whisper drops what takes no time, as invented
+        if (
+            not text.strip() or start >= end
+        ):  # Whisper drops segments of no duration: they are hallucinated after the end
             continue
-        found.append(
+        made.append(
             Segment(
-                id=first_id + len(found),
+                id=first_id + len(made),
                 seek=round(offset * 100),
                 start=round(offset + start, 3),
                 end=round(offset + end, 3),
@@ -79,11 +76,11 @@ def segments(words: TokenText, decoded: Decoded, offset: float, duration: float,
                 entropies=tuple(decoded.entropies[i] for i in indices),
             )
         )
-    return found
+    return made
 
 
 def _pieces(words: TokenText, tokens: tuple[int, ...], duration: float) -> list[tuple[float, float, list[int]]]:
-    """(start, end, positions of the text tokens) of each stretch between timestamps, within the window."""
+    """(start, end, positions of the text tokens) of each part between timestamps, within the window."""
     pieces: list[tuple[float, float, list[int]]] = []
     start, indices = 0.0, list[int]()
     for i, token in enumerate(tokens):
