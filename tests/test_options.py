@@ -19,6 +19,8 @@ from sharpen.evaluation.report import lines
 from sharpen.evaluation.runs.plan import Batch, Run
 from sharpen.evaluation.runs.settings import decoding, settings, varied
 from sharpen.method.adaptation import Adaptation
+from sharpen.method.objectives import METHODS
+from sharpen.models.padding import EVERY as FEWER
 from sharpen.options import as_text, declared, option, recorded, validate
 from sharpen.speech.options import Options
 
@@ -38,7 +40,8 @@ def parser(command):
 def another(one):
     """Two values."""
     if one.choices:
-        return tuple((choice,) for choice in one.choices[-2:]) if one.several else one.choices[-2:]
+        choices = tuple(one.choices)[-2:]
+        return tuple((choice,) for choice in choices) if one.several else choices
     if one.scalar is bool:
         return (True, False)
     if one.several:
@@ -55,6 +58,12 @@ def rows(**values):
 def default(name):
     """Of evaluation, which decodes without Whisper's checks."""
     return getattr(Adaptation() if name in declared(Adaptation) else decoding("exact"), name)
+
+
+def test_the_choices_are_those_of_the_code_behind_them(monkeypatch):
+    assert tuple(declared(Options)["padding"].choices) == ("full", *FEWER)
+    monkeypatch.setitem(METHODS, "mine", METHODS["em-tok"])
+    assert Adaptation("mine").row is METHODS["em-tok"]
 
 
 def test_only_one_field_is_no_option():

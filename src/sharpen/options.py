@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import cache
 from types import NoneType, UnionType
@@ -39,7 +39,7 @@ class Option:
     default: Any
     kind: Any  # the field's type
     meaning: str
-    choices: tuple[str, ...] = ()  # empty: any value of the kind
+    choices: Collection[str] = ()  # empty: any value of the kind
     least: float | None = None  # the smallest value
     above: float | None = None  # values must be larger than this
     most: float | None = None  # the largest value
@@ -135,13 +135,13 @@ class Option:
         )
 
 
-def option(default: Any, meaning: str, *, choices: Iterable[str] = (), flag: str | None = "", **details: Any) -> Any:
+def option(default: Any, meaning: str, *, choices: Collection[str] = (), flag: str | None = "", **details: Any) -> Any:
     """A dataclass field with its declaration. Details are the other fields of `Option`.
 
     The flag is the field's name with dashes unless given; None: no flag.
     """
     return field(
-        default=default, metadata={"option": {"meaning": meaning, "choices": tuple(choices), "flag": flag, **details}}
+        default=default, metadata={"option": {"meaning": meaning, "choices": choices, "flag": flag, **details}}
     )
 
 

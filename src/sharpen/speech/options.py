@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
-from sharpen.method.objectives import Method
+from sharpen.method.objectives import METHODS, Method
 from sharpen.models.languages import language_code
 from sharpen.options import option, validate
 from sharpen.speech.presets import Padding
@@ -71,18 +71,16 @@ class Options:
         of `beam_size` where `decode` or the method's own row says so, else in greedy search. `source` and `beam` are
         ways to decode, so `adapt` is None for them.
         """
-        row = self.adapt.row if self.adapt is not None else None
-        if row is not None and row.decode == "beam":
-            if self.adapt is not None and row.search is None:
-                if self.beam_size != WIDTH:
-                    raise SharpenError(
-                        f"beam_size is {self.beam_size}, but the method beam is as wide as its samples: "
-                        "set samples, or use decode='beam' without the method"
-                    )
-                self._set(beam_size=self.adapt.samples)
+        row = METHODS["source"] if self.adapt is None else self.adapt.row
+        if self.adapt is not None and row.search is None:
+            if row.decode == "beam" and self.beam_size != WIDTH:
+                raise SharpenError(
+                    f"beam_size is {self.beam_size}, but the method beam is as wide as its samples: "
+                    "set samples, or use decode='beam' without the method"
+                )
+            self._set(adapt=None, beam_size=self.adapt.samples if row.decode == "beam" else self.beam_size)
+        if row.decode == "beam":
             self._set(decode="beam")
-        if row is not None and row.search is None:
-            self._set(adapt=None)
         if self.beam_size != WIDTH and self.decode != "beam":
             raise SharpenError(f"beam_size is {self.beam_size}, but decode is 'greedy': set decode='beam'")
 
