@@ -8,7 +8,7 @@ WHICH := -c 'import hashlib, sys; print(hashlib.sha256((sys.base_prefix + sys.ve
 WANTED := $(shell $(PYTHON) $(WHICH))
 PRESENT := $(shell $(BIN)/python $(WHICH))
 
-.PHONY: demo test lint bench pages setup clean
+.PHONY: demo test test-long lint bench pages setup clean
 ifneq ($(WANTED),$(PRESENT))
 .PHONY: $(READY)
 endif
@@ -25,8 +25,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## transcribe the examples with whisper-base
 	$(BIN)/python examples/demo.py
 
-test: $(READY)  ## all tests
-	$(BIN)/python -m pytest
+test: $(READY)  ## the tests, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-long: $(READY)  ## more inputs for some of them
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
-"""What the guard's thresholds do on the rows of runs, which keep the source's and the adapted text of every utterance.
+"""Tries thresholds of the guard on the rows of runs, which keep the source and the adapted text of every utterance.
 
     python scripts/guard_table.py DIR…
 
-Prints, for each threshold alone and for all together, how often it fires, whether it was right to (the source's text
-has fewer errors), wrong (more), or made no difference, and the word error rate with it.
+Prints, for each threshold alone and for all together, how often it fires, how often that was right (the source's text
+has fewer errors), wrong (more) or without effect, and the word error rate with it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path)
     args = parser.parse_args()
     adapted = [row for row in read(args.folders) if row.steps and not row.failed]
-    # Of an utterance that was run at two batch sizes, the first.
+    # If an utterance was run at two batch sizes, the first counts.
     rows = list({key(row): row for row in reversed(adapted)}.values())
     pairs = [(row, errors(row, row.source_text), errors(row, row.adapted_text)) for row in rows]
     off = sum((adapted for _, _, adapted in pairs), ErrorCounts())
     source = sum((before for _, before, _ in pairs), ErrorCounts())
     print(f"{len(rows)} rows; source {100 * source.rate:.2f} %, adapted without guard {100 * off.rate:.2f} %\n")
-    print("| threshold | fires | right / wrong / no matter | WER % with it |")
+    print("| threshold | fires | right / wrong / no effect | WER % with it |")
     print("|---|---|---|---|")
     for name, fires in thresholds().items():
         print(f"| {name} | {line(pairs, fires)} |")
@@ -54,16 +54,16 @@ def line(pairs: Sequence[tuple[Row, ErrorCounts, ErrorCounts]], fires: Fires) ->
 
 
 def thresholds() -> dict[str, Fires]:
-    found: dict[str, Fires] = {"none": lambda s, a: False, "all, as shipped": lambda s, a: bool(guard.check(s, a))}
+    tried: dict[str, Fires] = {"none": lambda s, a: False, "all, as shipped": lambda s, a: bool(guard.check(s, a))}
     for ratio in (1.8, 2.0, 2.2, 2.4, 2.8):
-        found[f"compression over {ratio}"] = lambda s, a, r=ratio: (
+        tried[f"compression over {ratio}"] = lambda s, a, r=ratio: (
             guard.compression_ratio(a) > max(r, guard.compression_ratio(s))
         )
     for times in (2, 3, 4):
-        found[f"a phrase {times} times"] = lambda s, a, n=times: repeats(a, n) and not repeats(s, n)
+        tried[f"a phrase {times} times"] = lambda s, a, n=times: repeats(a, n) and not repeats(s, n)
     for low, high in ((0.8, 1.25), (0.67, 1.5), (0.5, 2.0), (0.33, 3.0)):
-        found[f"words under {low} or over {high} times"] = lambda s, a, lo=low, hi=high: outside(s, a, lo, hi)
-    return found
+        tried[f"words under {low} or over {high} times"] = lambda s, a, lo=low, hi=high: outside(s, a, lo, hi)
+    return tried
 
 
 def repeats(text: str, times: int) -> bool:

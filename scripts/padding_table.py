@@ -1,12 +1,12 @@
-"""What condensed padding and bfloat16 cost in source decoding, and which k to take.
+"""Measures the cost of condensed padding and bfloat16 in source decoding.
 
     python scripts/padding_table.py run MANIFEST --snr 10 --ways full,4,16,bfloat16,16+bfloat16 --out DIR
     python scripts/padding_table.py table DIR
     python scripts/padding_table.py distance MANIFEST --snr 10 --ways 4,16,16@75,bfloat16 --limit 40
 
-A way is `full`, or the number of padded frames that one stands for, with `+bfloat16` or not. Rows are flushed as they
-come, one for each utterance and way; a rerun does the rest. `distance` compares distributions instead of transcripts,
-at every token that full float32 would say; there `16@75` leaves 75 frames of padding whole.
+A way is `full`, or the number of padded frames that one kept frame replaces, with or without `+bfloat16`. Rows are
+flushed one by one, for each utterance and way; a rerun resumes. `distance` compares distributions instead of
+transcripts, at every token of the transcript in full float32; there `16@75` keeps the first 75 frames of padding.
 """
 
 from __future__ import annotations
@@ -127,14 +127,21 @@ def table(args: argparse.Namespace) -> int:
 def distance(args: argparse.Namespace) -> int:
     """Kullback-Leibler divergence of each way's next-token distributions from full float32's, and its top tokens."""
     policy = WhisperPolicy(load_checkpoint("base"))
+<<<<<<< HEAD
     rounded = WhisperPolicy(load_checkpoint("base"), dtype=torch.bfloat16)
     found: dict[str, list[tuple[int, Tensor, Tensor]]] = {way: [] for way in args.ways}
+=======
+    checkpoint = load_checkpoint("base")
+    checkpoint.model.to(torch.bfloat16)
+    rounded = WhisperPolicy(checkpoint)
+    measured: dict[str, list[tuple[int, Tensor, Tensor]]] = {way: [] for way in args.ways}
+>>>>>>> report
     for u in tqdm(read_corpus(args.manifest, domain="GS").corrupted("GS", args.snr, None).utterances[: args.limit]):
         prepared = prepare(policy, u, "full")
         encoded = policy.encode(prepared)
         tree = greedy(policy, encoded, [default_limit(u.duration)])[0]
         exact = log_pi(policy, encoded, tree)
-        for way, rows in found.items():
+        for way, rows in measured.items():
             every, _, dtype = ("full+" + way if way == "bfloat16" else way).partition("+")
             other = rounded if dtype else policy
             prepared = prepare(other, u, every)
@@ -143,7 +150,7 @@ def distance(args: argparse.Namespace) -> int:
             rows.append((prepared.stem.shape[1], kl, exact.argmax(-1) == near.argmax(-1)))
     print("| way | frames | mean KL, nats | median of utterances | same top token % |")
     print("|---|---|---|---|---|")
-    for way, rows in found.items():
+    for way, rows in measured.items():
         frames = sum(count for count, _, _ in rows) / len(rows)
         per_token, same = torch.cat([kl for _, kl, _ in rows]), torch.cat([top for _, _, top in rows]).float()
         median = torch.stack([kl.mean() for _, kl, _ in rows]).median()
@@ -162,8 +169,13 @@ def prepare(policy: WhisperPolicy, u: Utterance, every: str) -> PreparedSpeech:
     return PreparedSpeech(kept.of(full.stem), full.prompts, kept.frames, kept.bias.to(policy.dtype)[:, None, None])
 
 
+<<<<<<< HEAD
 def log_pi(policy: WhisperPolicy, encoded: EncodedSpeech, tree: HypothesisTree) -> Tensor:
     """log probabilities behind every node: (nodes, V)."""
+=======
+def log_pi(policy: WhisperPolicy, encoded: Encoded, tree: HypothesisTree) -> Tensor:
+    """Log-probabilities of the next token at every node: (nodes, V)."""
+>>>>>>> report
     trees = pack([tree])
     logits = policy.logits(policy.score(encoded, trees)[0]).float()
     return logits.masked_fill(policy.forbidden[policy.mask(trees.depths[0])], -1e30).log_softmax(-1)

@@ -1,9 +1,10 @@
 #!/bin/sh
-# The runs behind docs/results.md, by name, from the folder of the corpora. Each goes on where it stopped.
+# The runs behind docs/results.md, by name, from the folder of the corpora. An interrupted run resumes.
+# scripts/pages.sh then makes the pages of the results.
 #
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
 #
-# Every process has one thread: two of them with different names keep two cores busier than one with two threads.
+# Every process has one thread: two processes use two cores better than one process with two threads.
 set -eu
 data=$1
 shift

@@ -1,4 +1,4 @@
-"""Rows of a run, made by hand: what was said and what was heard, and everything else as a run would have it."""
+"""Rows of a run, made by hand: a reference, a transcript, and all other fields as a run would write them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stored rows as tables, figures and pages, beside the paper's numbers."""
+"""Tables, figures and pages from rows, beside the paper's numbers."""
