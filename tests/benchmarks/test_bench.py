@@ -64,7 +64,7 @@ def test_its_samples_are_as_many_as_asked_for_and_differ():
 
 def test_an_episode_is_stem_ten_steps_and_decode():
     timing = EpisodeTiming(2, dict(zip(STAGES, [1.0, 4.0, 6.0, 2.0, 8.0, 0.0, 3.0], strict=True)))
-    assert timing.total() == pytest.approx(1 + 3 + 10 / 2 * (4 + 6 + 2 + 8))
+    assert sum(timing.episode().values()) == pytest.approx(1 + 3 + 10 / 2 * (4 + 6 + 2 + 8))
 
 
 def test_the_limit_is_its_arithmetic():

@@ -76,9 +76,6 @@ class EpisodeTiming:
         once = ("stem", "decode")
         return {s: t if s in once else t / self.steps * steps for s, t in self.stages.items()}
 
-    def total(self, steps: int = 10) -> float:
-        return sum(self.episode(steps).values())
-
 
 class Bench:
     """A checkpoint, ready for both engines."""
