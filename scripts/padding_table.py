@@ -29,7 +29,6 @@ from sharpen.evaluation.runs.plan import versions
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import word_errors
 from sharpen.evaluation.runs.store import Store, read_rows
-from sharpen.method.policy import default_limit
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.log_mel import log_mel
@@ -37,6 +36,7 @@ from sharpen.models.padding import MARGIN, condense
 from sharpen.models.states import EncodedSpeech, PreparedSpeech
 from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.whisper import WhisperPolicy
+from sharpen.models.whisper_speech import length_limit
 
 BATCH = 8
 
@@ -94,7 +94,7 @@ def answer(policy: WhisperPolicy, blanks: Sequence[Row], samples: Sequence[np.nd
         "speech": [-(-len(s) // mel.hop_length) for s in samples], "every": int(every)
     }  # fmt: skip
     prepared = policy.prepare(log_mel(samples, mel), [english(policy)] * len(samples), **condensing)
-    trees = greedy(policy, policy.encode(prepared), [default_limit(len(s) / mel.sampling_rate) for s in samples])
+    trees = greedy(policy, policy.encode(prepared), [length_limit(len(s) / mel.sampling_rate) for s in samples])
     seconds = (time.perf_counter() - start) / len(samples)
     rows = []
     for row, tree in zip(blanks, trees, strict=True):
@@ -127,19 +127,12 @@ def table(args: argparse.Namespace) -> int:
 def distance(args: argparse.Namespace) -> int:
     """Kullback-Leibler divergence of each way's next-token distributions from full float32's, and its top tokens."""
     policy = WhisperPolicy(load_checkpoint("base"))
-<<<<<<< HEAD
     rounded = WhisperPolicy(load_checkpoint("base"), dtype=torch.bfloat16)
-    found: dict[str, list[tuple[int, Tensor, Tensor]]] = {way: [] for way in args.ways}
-=======
-    checkpoint = load_checkpoint("base")
-    checkpoint.model.to(torch.bfloat16)
-    rounded = WhisperPolicy(checkpoint)
     measured: dict[str, list[tuple[int, Tensor, Tensor]]] = {way: [] for way in args.ways}
->>>>>>> report
     for u in tqdm(read_corpus(args.manifest, domain="GS").corrupted("GS", args.snr, None).utterances[: args.limit]):
         prepared = prepare(policy, u, "full")
         encoded = policy.encode(prepared)
-        tree = greedy(policy, encoded, [default_limit(u.duration)])[0]
+        tree = greedy(policy, encoded, [length_limit(u.duration)])[0]
         exact = log_pi(policy, encoded, tree)
         for way, rows in measured.items():
             every, _, dtype = ("full+" + way if way == "bfloat16" else way).partition("+")
@@ -169,13 +162,8 @@ def prepare(policy: WhisperPolicy, u: Utterance, every: str) -> PreparedSpeech:
     return PreparedSpeech(kept.of(full.stem), full.prompts, kept.frames, kept.bias.to(policy.dtype)[:, None, None])
 
 
-<<<<<<< HEAD
 def log_pi(policy: WhisperPolicy, encoded: EncodedSpeech, tree: HypothesisTree) -> Tensor:
-    """log probabilities behind every node: (nodes, V)."""
-=======
-def log_pi(policy: WhisperPolicy, encoded: Encoded, tree: HypothesisTree) -> Tensor:
     """Log-probabilities of the next token at every node: (nodes, V)."""
->>>>>>> report
     trees = pack([tree])
     logits = policy.logits(policy.score(encoded, trees)[0]).float()
     return logits.masked_fill(policy.forbidden[policy.mask(trees.depths[0])], -1e30).log_softmax(-1)

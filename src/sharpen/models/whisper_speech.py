@@ -95,9 +95,7 @@ class WhisperSpeech:
         return (policy.timestamped(), TimestampRules.of(self.words)) if timestamps else (policy, None)
 
     def length_limit(self, seconds: float, language: str, task: str) -> int:
-        spelled = language in SPELLED and task == "transcribe"  # translations are English
-        rate = SPELLED_TOKENS_PER_SECOND if spelled else TOKENS_PER_SECOND
-        return min(LONGEST, max(SHORTEST_LIMIT, round(rate * seconds)))
+        return length_limit(seconds, language, task)
 
     def frame_times(self, prepared: PreparedSpeech) -> Tensor:
         mel = self.checkpoint.mel
@@ -140,3 +138,10 @@ class WhisperSpeech:
         self.check(language, task)
         spoken = [self.words.languages[language], getattr(self.words, task)] if self.multilingual else []
         return spoken if timestamps else [*spoken, self.words.no_timestamps]
+
+
+def length_limit(seconds: float, language: str = "en", task: str = "transcribe") -> int:
+    """The longest output to consider for so much audio, in tokens."""
+    spelled = language in SPELLED and task == "transcribe"  # translations are English
+    rate = SPELLED_TOKENS_PER_SECOND if spelled else TOKENS_PER_SECOND
+    return min(LONGEST, max(SHORTEST_LIMIT, round(rate * seconds)))
