@@ -20,7 +20,6 @@ from sharpen.method.adaptation import Adaptation
 from sharpen.method.gradient import score, tree_loss
 from sharpen.method.norms import affine, initial
 from sharpen.method.objectives import METHODS
-from sharpen.method.policy import LONGEST
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.log_mel import log_mel
@@ -28,7 +27,7 @@ from sharpen.models.padding import EVERY
 from sharpen.models.states import PreparedSpeech
 from sharpen.models.weights.checkpoint import Checkpoint
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.models.whisper_speech import SHORTEST_LIMIT, TOKENS_PER_SECOND
+from sharpen.models.whisper_speech import length_limit
 
 TOLERANCE = 5e-4  # relative difference between the engines' losses, and between their gradients
 
@@ -47,7 +46,7 @@ class Clip:
 
     @property
     def limit(self) -> int:
-        return self.cap or min(LONGEST, max(SHORTEST_LIMIT, round(TOKENS_PER_SECOND * self.seconds)))
+        return self.cap or length_limit(self.seconds)
 
 
 @dataclass(frozen=True)
