@@ -201,4 +201,4 @@ def _varied(settings: Iterable[Setting], preset: str) -> list[str]:
     every = [{"samples": s.samples, "steps": s.at, **s.recorded(preset)} for s in dict.fromkeys(settings) if s.adapts]
     for name in dict.fromkeys(name for one in every for name in one):
         values[name] = {json.dumps(one.get(name)) for one in every}
-    return ["steps", *(name for name, found in values.items() if len(found) > 1 and name != "steps")]
+    return ["steps", *(name for name, different in values.items() if len(different) > 1 and name != "steps")]
