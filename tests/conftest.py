@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in processes that tests start: two workers share two cores
 
 
 @pytest.fixture(scope="session", autouse=True)

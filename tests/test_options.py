@@ -112,7 +112,7 @@ def test_every_setting_is_a_grid_a_key_and_a_label(name):
     else:
         told = {one.plain(value) for value in (a, b) if one.always or value != default(name)}
         assert {row.options[name] for row in found if name in row.options} == told
-    (labels,) = lines.lines([replace(row, text="a word") for row in found]).values()
+    (labels,) = lines.group_lines([replace(row, text="a word") for row in found]).values()
     if name != "seed":  # its rows share a line
         assert {line.label for line in labels} == {f"em-tok · {one.said(value)}" for value in (a, b)}
     flags = [as_text(value) for value in (a, b)]
@@ -154,7 +154,7 @@ from sharpen.cli.parser import Parser
 from sharpen.cli.runs import settings_from
 from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora.corpus import Utterance
-from sharpen.evaluation.report.lines import lines
+from sharpen.evaluation.report.lines import group_lines
 from sharpen.evaluation.runs.plan import Batch, Run
 from sharpen.evaluation.runs.settings import settings
 from sharpen.method.adaptation import Adaptation
@@ -185,7 +185,7 @@ rows = [Batch(s, (u,)).blank(Run(), u, 10) for s in settings(["em-tok"], **value
 assert len({row.key for row in rows}) == 4
 assert [(row.options.get("patience"), row.options.get("loudness")) for row in rows] == [
     (None, None), (None, "soft"), (4, None), (4, "soft")]
-(found,) = lines(rows).values()
+(found,) = group_lines(rows).values()
 assert [line.label for line in found][1] == "em-tok · loudness soft · wait 3", [line.label for line in found]
 """
 

@@ -339,12 +339,12 @@ def test_methods_without_adaptation_leave_everything(small):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "magic"}, "choose from source, beam"),
+        ({"method": "magic"}, "expected one of source, beam"),
         ({"steps": -1}, "at least 0"),
         ({"samples": 0}, "at least 1"),
-        ({"lr": 0.0}, "positive"),
-        ({"lr": float("nan")}, "positive"),
-        ({"weight_decay": -1.0}, "0 or more"),
+        ({"lr": 0.0}, "lr is 0.0; expected a finite number, above 0"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"weight_decay": -1.0}, "at least 0"),
         ({"norms": "middle"}, "expected one of encoder"),
         ({"normalise": "words"}, "tokens, group"),
         ({"stop": ("bored",)}, "bored"),

@@ -238,7 +238,7 @@ def test_noise_is_mixed_when_samples_are_read(tmp_path):
     assert np.array_equal(noisy.samples(), mix(clean, gaussian(len(clean), "a"), 7.5))
     assert np.array_equal(noisy.samples(), pickle.loads(pickle.dumps(noisy)).samples())
     assert np.array_equal(corpus.utterances[0].samples(), clean)
-    with pytest.raises(SharpenError, match="give the folder of noise clips"):
+    with pytest.raises(SharpenError, match="give the folder that has it"):
         corpus.corrupted("BA", 10)
 
 

@@ -137,5 +137,5 @@ def test_the_command_is_resumable_and_draws(tmp_path, capsys):
 
 def test_a_plot_that_cannot_be_written_is_told(tmp_path):
     pytest.importorskip("matplotlib")
-    with pytest.raises(SharpenError, match="cannot write the plot"):
+    with pytest.raises(SharpenError, match="cannot write the figure"):
         plot(tuning.points(rows_at({PAPER: (1, 1)})), tmp_path / "plot.nonsense", "em-tok-b")

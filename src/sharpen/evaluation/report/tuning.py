@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import SharpenError
+from sharpen.evaluation.report.drawing import new_figure, save_figure
 from sharpen.evaluation.report.lines import COLUMN_OPTIONS, MACHINE_OPTIONS, said, setting_value
 from sharpen.evaluation.report.statistics import Comparison, Interval, Item, compare, rate
 from sharpen.evaluation.runs.rows import Row
@@ -175,10 +175,7 @@ def _verdict(tried: Sequence[GridPoint]) -> list[str]:
 
 def plot(tried: Sequence[GridPoint], path: str | Path, method: str) -> None:
     """Error rate against the learning rate, a line for each other setting; the suffix says the format."""
-    try:
-        figure = importlib.import_module("matplotlib.figure").Figure(figsize=(7, 4.5), layout="constrained")
-    except ImportError as error:
-        raise SharpenError("the plot needs matplotlib: pip install 'sharpen[report]'") from error
+    figure = new_figure(7, 4.5)
     axes = figure.subplots()
     steps = sorted({point.values["steps"] for point in tried})
     for i, (G, *rest) in enumerate(dict.fromkeys(point.line[1:] for point in tried)):
@@ -195,10 +192,7 @@ def plot(tried: Sequence[GridPoint], path: str | Path, method: str) -> None:
     axes.set(xscale="log", xlabel="learning rate", ylabel="WER %", title=f"{method}, {len(tried[0].items)} utterances")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise SharpenError(f"cannot write the plot to {path}: {error}") from error
+    save_figure(figure, path)
 
 
 def _column(row: Row) -> str:
