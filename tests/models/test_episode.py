@@ -102,18 +102,22 @@ def test_tree_gradient_equals_padded_rows_on_real_whisper(base):
     prepared = policy.prepare(log_mel(utterances(1), base.mel), [prompt])
     with torch.no_grad():
         encoded = policy.encode(prepared)
-        found = [
-            tree
-            for keep in (0, 1 << 26)
-            for tree in beam(policy, encoded, [30], 6, entropies=True, keep=keep)
-            + sample(policy, encoded, [20], 6, [generator(0, "x")], entropies=True, keep=keep)
+        pairs = [  # each search twice: without its distributions, and with them
+            [beam(policy, encoded, [30], 6, entropies=True, keep=keep)[0] for keep in (0, 1 << 26)],
+            [
+                sample(policy, encoded, [20], 6, [generator(0, "x")], entropies=True, keep=keep)[0]
+                for keep in (0, 1 << 26)
+            ],
         ]
-    assert [tree.log_pi is None for tree in found] == [True, True, False, False]
-    for tree in found:
-        value, gradient = tree_gradient(policy, prepared, [tree])
-        expected, reference = padded_gradient(policy, prepared, tree)
-        assert value[0] == pytest.approx(float(expected), rel=1e-4)
-        assert (gradient[0] - reference).norm() < 1e-3 * reference.norm()
+    for plain, kept in pairs:
+        assert plain.log_pi is None
+        assert kept.log_pi is not None
+        assert [y.tokens for y in plain.hypotheses] == [y.tokens for y in kept.hypotheses]
+        expected, reference = padded_gradient(policy, prepared, plain)
+        for tree in (plain, kept):
+            value, gradient = tree_gradient(policy, prepared, [tree])
+            assert value[0] == pytest.approx(float(expected), rel=1e-4)
+            assert (gradient[0] - reference).norm() < 1e-3 * reference.norm()
 
 
 def test_tree_gradient_equals_padded_rows_in_float64(small):
@@ -355,10 +359,12 @@ def test_bad_settings_are_refused(settings, message):
         Adaptation(**settings)
 
 
-def test_first_step_on_real_whisper_is_the_same_in_a_batch(base):
-    policy, t = WhisperPolicy(base), base.tokenizer
-    prompt = [t.sot, t.languages["en"], t.transcribe, t.no_timestamps]
-    prepared = policy.prepare(log_mel(utterances(3), base.mel), [prompt] * 3)
+@pytest.mark.parametrize("name", ["tiny_en", pytest.param("base", marks=pytest.mark.long)])
+def test_first_step_on_real_whisper_is_the_same_in_a_batch(request, name):
+    checkpoint = request.getfixturevalue(name)
+    policy, t = WhisperPolicy(checkpoint), checkpoint.tokenizer
+    prompt = [t.sot, t.languages["en"], t.transcribe] if t.multilingual else [t.sot]
+    prepared = policy.prepare(log_mel(utterances(3), checkpoint.mel), [[*prompt, t.no_timestamps]] * 3)
     with torch.no_grad():
         together = beam(policy, policy.encode(prepared), [40] * 3, 4, entropies=True, keep=1 << 26)
     _, gradients = tree_gradient(policy, prepared, together)
