@@ -107,8 +107,7 @@ class Option:
 
     def _part(self, text: str) -> Any:
         if self.scalar is bool:
-            found = [value for value, words in WORDS.items() if text.lower() in words]
-            return found[0] if found else MISSING
+            return next((value for value, words in WORDS.items() if text.lower() in words), MISSING)
         return self.scalar(text)
 
     def _allows(self, value: Any) -> bool:
@@ -152,15 +151,15 @@ def declared(cls: type) -> Mapping[str, Option]:
 
 @cache
 def _declared(cls: Any) -> dict[str, Option]:
-    kinds, found = get_type_hints(cls), {}
+    kinds, options = get_type_hints(cls), {}
     for f in dataclasses.fields(cls):
         details = dict(f.metadata.get("option", ()))
         if details:
             name, words = f.name, f.name.replace("_", " ")
             details["flag"] = f"--{words.replace(' ', '-')}" if details["flag"] == "" else details["flag"]
             details["choices"] = details["choices"] or _literals(kinds[name])
-            found[name] = Option(name, f.default, kinds[name], **{"label": words + " {}", **details})
-    return found
+            options[name] = Option(name, f.default, kinds[name], **{"label": words + " {}", **details})
+    return options
 
 
 def validate(values: Any) -> None:

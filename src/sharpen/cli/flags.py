@@ -46,8 +46,8 @@ def add_options(
 
 def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
     """The options of a class that the command line gives a value, or several, to."""
-    found = {name: getattr(args, name) for name in declared(cls) if hasattr(args, name)}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    values = {name: getattr(args, name) for name in declared(cls) if hasattr(args, name)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def flag(cls: type, name: str) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sharpen.evaluation.runs.store import Store
 
 LISTED = 5  # skipped entries of corpora that are printed
+SHOWN = 5  # settings whose error rates are beside the bar; of more, the latest
 SNR = 10.0  # dB, where noise is mixed in and no ratio given
 ALIASES = {"method": "--methods", "steps": "--steps-at", "seed": "--seeds", "lr": "--lrs"}
 
@@ -138,7 +139,7 @@ def execute(plans: Sequence[Plan], args: argparse.Namespace) -> tuple[list[Row],
         for plan in (plan for plan in plans[1:] if args.engine == "local" and plan.missing(store)):
             locate(plan.run.model)  # a missing model is reported before hours are spent on the others
         for plan in plans:
-            with Progress(plan, store, args.quiet) as progress:
+            with RunProgress(plan, store, args.quiet) as progress:
                 rows += evaluate(plan, store, engine_from(args), progress.on_rows)
     failed = [f"{row.corpus} {row.id} ({row.method}): {row.failed}" for row in rows if row.failed]
     refused = list(dict.fromkeys(why for plan in plans for why in plan.refused))
@@ -156,7 +157,7 @@ def _list(what: str, reasons: Sequence[str], most: int | None = None) -> None:
             print(f"  and {len(reasons) - most} more", file=sys.stderr)
 
 
-class Progress:
+class RunProgress:
     """A bar with the word error rate of each setting so far."""
 
     def __init__(self, plan: Plan, store: Store, quiet: bool) -> None:
@@ -166,7 +167,7 @@ class Progress:
         self.bar = progress(plan.size, "rows", done=len(done), quiet=quiet)
         self._count(done)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgress:
         self.bar.__enter__()
         return self
 
@@ -181,12 +182,15 @@ class Progress:
         self.bar.update(len(rows))
 
     def _count(self, rows: Sequence[Row]) -> None:
+        latest = {}
         for row in rows:
             if not row.failed:
                 name = self._label(row)
                 self.words[name] = self.words[name] + row.errors if name in self.words else row.errors
-        rates = (f"{name} {100 * counts.rate:.1f}" for name, counts in self.words.items())
-        self.bar.set_text("WER " + ", ".join(rates) if self.words else "")
+                latest[name] = self.words[name]
+        shown = self.words if len(self.words) <= SHOWN else latest
+        rates = [f"{name} {100 * counts.rate:.1f}" for name, counts in shown.items()]
+        self.bar.set_text("WER " + ", ".join(rates[-SHOWN:]) if rates else "")
 
     def _label(self, row: Row) -> str:
         from sharpen.evaluation.report.lines import said
@@ -201,4 +205,4 @@ def _varied(settings: Iterable[Setting], preset: str) -> list[str]:
     every = [{"samples": s.samples, "steps": s.at, **s.recorded(preset)} for s in dict.fromkeys(settings) if s.adapts]
     for name in dict.fromkeys(name for one in every for name in one):
         values[name] = {json.dumps(one.get(name)) for one in every}
-    return ["steps", *(name for name, found in values.items() if len(found) > 1 and name != "steps")]
+    return ["steps", *(name for name, different in values.items() if len(different) > 1 and name != "steps")]

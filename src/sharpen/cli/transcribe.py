@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
 
-METHOD = "source"  # unless another is asked for: the model as it is
+METHOD = "source"  # the default of this command
 INCREMENT = 0.2
 
 

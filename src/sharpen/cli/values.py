@@ -46,7 +46,7 @@ def several_decibels(text: str) -> tuple[float, ...]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not found:
+    parts = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not parts:
         raise argparse.ArgumentTypeError(f"{text!r}: expected one or more words with commas between them")
-    return found
+    return parts

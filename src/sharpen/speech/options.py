@@ -20,7 +20,7 @@ FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 class Options:
     """How to transcribe. The thresholds and their defaults are Whisper's own.
 
-    `adapt` is the one field that is no option: its own fields are. A method's name, or a row of METHODS, stands for the
+    `adapt` is the only field that is not an option: its own fields are. A method's name or row of METHODS means the
     defaults of that method.
     """
 

@@ -56,8 +56,8 @@ def test_the_table_marks_the_lowest_and_the_papers():
         "source: 60.00",
         "lowest: lr 0.003, 10 steps, G 16, 15.00 [10.00, 20.00]",
         "the paper's choice: lr 0.001, 10 steps, G 16, 30.00 [30.00, 30.00]",
-        "difference -15.00 [-20.00, -10.00], to be confirmed on other speech: the lowest of 4 is partly luck, "
-        "which the interval leaves out",
+        "difference -15.00 [-20.00, -10.00], to be confirmed on other speech: the interval ignores that it was picked "
+        "as the lowest of 4",
     ]
 
 

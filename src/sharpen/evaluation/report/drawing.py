@@ -131,7 +131,7 @@ def _draw(data: FigureData) -> Any:
 def _draw_panel(axes: Any, data: FigureData, panel: Panel, handles: dict[str, Any]) -> None:
     if panel.level is not None:
         line = axes.axhline(_scaled(data, panel.level), color=SOFT, linestyle=(0, (4, 3)), linewidth=1.2, zorder=1)
-        handles.setdefault("source, as a level", line)
+        handles.setdefault("WER of the source", line)
     for k, series in enumerate(panel.series):
         shift = 1.025 ** (2 * k - len(panel.series) + 1) if data.intervals and data.log2_x else 1.0
         earlier = sum(other.method == series.method for other in panel.series[:k])

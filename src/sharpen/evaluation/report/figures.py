@@ -163,7 +163,7 @@ def _wer_over_time(lines: Sequence[Line]) -> FigureData | None:
     )
     adapting = [group for group in groups if group[0].adapts]
     panel = Panel("", tuple(series), _level(_source(adapting, lines), None, shared))
-    title, x = "WER against computing time", "computing seconds for a second of audio"
+    title, x = "WER against computing time", "computing seconds per second of audio"
     return FigureData("time", title, x, "WER %", (panel,), caption.strip(), log2_x=True, intervals=False)
 
 

@@ -55,7 +55,7 @@ class GridPoint:
             name = f"{row.corpus} {row.id}"
             counts[name] = counts.get(name, ErrorCounts()) + row.errors
             speakers[name] = row.speaker
-        return [Item("", name, speakers[name], found.errors, found.reference) for name, found in counts.items()]
+        return [Item("", name, speakers[name], one.errors, one.reference) for name, one in counts.items()]
 
     @property
     def wer(self) -> float:
@@ -100,8 +100,8 @@ def points(rows: Sequence[Row]) -> list[GridPoint]:
 
 def _varied(rows: Sequence[Row]) -> list[str]:
     """The options besides ALWAYS that have several values."""
-    found = sorted({name for row in rows for name in row.options}.difference(ALWAYS, COLUMN_OPTIONS, MACHINE_OPTIONS))
-    return [name for name in found if len({as_text(_value(row, name)) for row in rows}) > 1]
+    names = sorted({name for row in rows for name in row.options}.difference(ALWAYS, COLUMN_OPTIONS, MACHINE_OPTIONS))
+    return [name for name in names if len({as_text(_value(row, name)) for row in rows}) > 1]
 
 
 def _value(row: Row, name: str) -> Any:
@@ -117,24 +117,24 @@ def _wer(rows: Sequence[Row]) -> float:
     return sum(row.errors.errors for row in rows) / max(1, sum(row.errors.reference for row in rows))
 
 
-def best(found: Sequence[GridPoint]) -> GridPoint:
+def best(tried: Sequence[GridPoint]) -> GridPoint:
     """The lowest error rate; of equal ones the cheapest."""
 
     def rank(point: GridPoint) -> tuple[float, ...]:
         lr, steps, samples = point.choice
         return point.wer, steps * samples, lr
 
-    return min(found, key=rank)
+    return min(tried, key=rank)
 
 
-def table(found: Sequence[GridPoint], source: Sequence[Row] = ()) -> str:
+def table(tried: Sequence[GridPoint], source: Sequence[Row] = ()) -> str:
     """Error rates in %: a line for each learning rate, G and what else is varied, a column for each number of steps."""
-    steps, lowest = sorted({point.values["steps"] for point in found}), best(found)
-    others = [name for name in found[0].values if name not in ALWAYS]
-    widths = [max(len(name), *(len(as_text(point.values[name])) for point in found)) + 2 for name in others]
-    by_place = {(point.line, point.values["steps"]): point for point in found}
+    steps, lowest = sorted({point.values["steps"] for point in tried}), best(tried)
+    others = [name for name in tried[0].values if name not in ALWAYS]
+    widths = [max(len(name), *(len(as_text(point.values[name])) for point in tried)) + 2 for name in others]
+    by_place = {(point.line, point.values["steps"]): point for point in tried}
     out = [f"{'lr':>8} {'G':>4}" + _cells(others, widths) + "".join(f"{f'{n} steps':>12}" for n in steps)]
-    for values in dict.fromkeys(point.line for point in found):
+    for values in dict.fromkeys(point.line for point in tried):
         lr, G, *rest = values
         line = f"{lr:8g} {G:4}" + _cells(map(as_text, rest), widths)
         for n in steps:
@@ -142,8 +142,8 @@ def table(found: Sequence[GridPoint], source: Sequence[Row] = ()) -> str:
             mark = "" if point is None else "*" * point.paper + "<" * (point is lowest)
             line += f"{'-' if point is None else f'{100 * point.wer:.2f}'}{mark:2}".rjust(12)
         out.append(line.rstrip())
-    out.append(f"WER % on {len(found[0].items)} utterances. < the lowest; * the paper's choice")
-    return "\n".join([*out, *_source(found[0], source), *_verdict(found)])
+    out.append(f"WER % on {len(tried[0].items)} utterances. < the lowest; * the paper's choice")
+    return "\n".join([*out, *_source(tried[0], source), *_verdict(tried)])
 
 
 def _cells(texts: Iterable[str], widths: Sequence[int]) -> str:
@@ -156,9 +156,9 @@ def _source(point: GridPoint, source: Sequence[Row]) -> list[str]:
     return [f"source: {100 * _wer(rows):.2f}"] if rows else []
 
 
-def _verdict(found: Sequence[GridPoint]) -> list[str]:
+def _verdict(tried: Sequence[GridPoint]) -> list[str]:
     """The lowest against the paper's choice, with how sure that is."""
-    lowest, paper = best(found), next((point for point in found if point.paper), None)
+    lowest, paper = best(tried), next((point for point in tried if point.paper), None)
     out = [f"lowest: {lowest}, {_percent(rate(lowest.items))}"]
     if paper is None:
         return [*out, "the paper's choice (lr 0.001, 10 steps, G 16) is not in this grid"]
@@ -169,32 +169,30 @@ def _verdict(found: Sequence[GridPoint]) -> list[str]:
     out.append(f"the paper's choice: {paper}, {_percent(rate(paper.items))}")
     sure = "which is not significant"
     if comparison.difference.high < 0:
-        sure = (
-            f"to be confirmed on other speech: the lowest of {len(found)} is partly luck, which the interval leaves out"
-        )
+        sure = f"to be confirmed on other speech: the interval ignores that it was picked as the lowest of {len(tried)}"
     return [*out, f"difference {_percent(comparison.difference, sign='+')}, {sure}"]
 
 
-def plot(found: Sequence[GridPoint], path: str | Path, method: str) -> None:
+def plot(tried: Sequence[GridPoint], path: str | Path, method: str) -> None:
     """Error rate against the learning rate, a line for each other setting; the suffix says the format."""
     try:
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=(7, 4.5), layout="constrained")
     except ImportError as error:
         raise SharpenError("the plot needs matplotlib: pip install 'sharpen[report]'") from error
     axes = figure.subplots()
-    steps = sorted({point.values["steps"] for point in found})
-    for i, (G, *rest) in enumerate(dict.fromkeys(point.line[1:] for point in found)):
+    steps = sorted({point.values["steps"] for point in tried})
+    for i, (G, *rest) in enumerate(dict.fromkeys(point.line[1:] for point in tried)):
         for n in steps:
-            line = [p for p in found if p.line[1:] == (G, *rest) and p.values["steps"] == n]
+            line = [p for p in tried if p.line[1:] == (G, *rest) and p.values["steps"] == n]
             width = 1 + 2 * steps.index(n) / max(1, len(steps) - 1)
-            others = [name for name in found[0].values if name not in ALWAYS]
+            others = [name for name in tried[0].values if name not in ALWAYS]
             label = ", ".join([f"G {G}", f"{n} steps", *map(said, others, rest)])
             values = [100 * point.wer for point in line]
             axes.plot([point.values["lr"] for point in line], values, f"C{i}o-", linewidth=width, label=label)
-    for point in found:
+    for point in tried:
         if point.paper:
             axes.plot(point.values["lr"], 100 * point.wer, "k*", markersize=14, zorder=3, label="the paper's choice")
-    axes.set(xscale="log", xlabel="learning rate", ylabel="WER %", title=f"{method}, {len(found[0].items)} utterances")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="WER %", title=f"{method}, {len(tried[0].items)} utterances")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     try:

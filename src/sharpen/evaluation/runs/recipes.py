@@ -65,7 +65,7 @@ CORPORA = {"LS": ("librispeech", 20.0), "L2": ("l2arctic", 30.0), "MLS": ("mls",
 
 def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[list[Part], list[str]]:
     """The recipe's domains that are available, and why each of the others is left out."""
-    found: list[Part] = []
+    available: list[Part] = []
     left_out: list[str] = []
     missed: Corpus | None = None  # the replacement, where it has none of the domains
     if folders.noise_dir is not None:
@@ -83,38 +83,38 @@ def parts(recipe: Recipe, folders: Folders, skip_bad: bool = False) -> tuple[lis
             where = _test_other(own)
         corpus = read_corpus(where, skip_bad=skip_bad, max_seconds=longest)
         if prefix == "LS":
-            _add_noises(found, left_out, corpus, wanted, folders.noise_dir)
-        elif not _add_domains(found, left_out, corpus, wanted) and own is None:
+            _add_noises(available, left_out, corpus, wanted, folders.noise_dir)
+        elif not _add_domains(available, left_out, corpus, wanted) and own is None:
             missed = corpus
-    if missed and not any(part.corpus.name == missed.name and not part.noise for part in found):
-        found += _by_domain(missed)
-    if not found:
+    if missed and not any(part.corpus.name == missed.name and not part.noise for part in available):
+        available += _by_domain(missed)
+    if not available:
         raise SharpenError("none of the recipe's corpora is available: " + "; ".join(left_out))
-    return found, left_out
+    return available, left_out
 
 
 def _add_noises(
-    found: list[Part], left_out: list[str], corpus: Corpus, wanted: Sequence[str], clips: Path | None
+    available: list[Part], left_out: list[str], corpus: Corpus, wanted: Sequence[str], clips: Path | None
 ) -> None:
     for name in wanted:
         _, noise, snr = name.split("-")
         try:
-            found += _by_domain(corpus.corrupted(noise, float(snr), clips), noise, float(snr))
+            available += _by_domain(corpus.corrupted(noise, float(snr), clips), noise, float(snr))
         except SharpenError as error:  # its clip is missing
             left_out.append(f"{name}: {error}")
 
 
-def _add_domains(found: list[Part], left_out: list[str], corpus: Corpus, wanted: Sequence[str]) -> int:
+def _add_domains(available: list[Part], left_out: list[str], corpus: Corpus, wanted: Sequence[str]) -> int:
     """Adds the wanted domains of a corpus; returns how many it has."""
-    before = len(found)
+    before = len(available)
     for name in wanted:
         belongs = _member(name)
         chosen = tuple(u for u in corpus.utterances if belongs(u.domain, u.language))
         if chosen:
-            found.append(Part(replace(corpus, utterances=chosen)))
+            available.append(Part(replace(corpus, utterances=chosen)))
         else:
             left_out.append(f"{name}: {corpus.name} has none of it; it has {', '.join(corpus.domains)}")
-    return len(found) - before
+    return len(available) - before
 
 
 def _by_domain(corpus: Corpus, noise: str = "", snr: float | None = None) -> list[Part]:

@@ -25,7 +25,7 @@ COLUMNS = frozenset(f.name for f in fields(Row))  # what a row has a field of it
 
 @cache
 def decoding(preset: str) -> Options:
-    """How an utterance is decoded unless told otherwise: as in the paper, one answer, without Whisper's checks."""
+    """How an utterance is decoded by default: as in the paper, one answer, without Whisper's checks."""
     return Options(
         padding=PRESETS[preset].padding,
         timestamps=False,
@@ -74,10 +74,10 @@ class Setting:
 @cache
 def _recorded(setting: Setting, preset: str) -> dict[str, Any]:
     base = decoding(preset)
-    found = recorded(replace(base, **dict(setting.changes)), base)
+    options = recorded(replace(base, **dict(setting.changes)), base)
     if setting.adapts:
-        found = {**recorded(setting.adapt, Adaptation()), **found}
-    return {name: value for name, value in found.items() if name not in COLUMNS}
+        options = {**recorded(setting.adapt, Adaptation()), **options}
+    return {name: value for name, value in options.items() if name not in COLUMNS}
 
 
 def settings(methods: Iterable[str], **values: Sequence[Any]) -> tuple[Setting, ...]:
@@ -91,17 +91,17 @@ def settings(methods: Iterable[str], **values: Sequence[Any]) -> tuple[Setting, 
             raise SharpenError(f"{name} cannot be varied; expected one of {', '.join(options)}")
         for value in many:
             options[name].check(value)
-    found: dict[Setting, None] = {}
+    chosen: dict[Setting, None] = {}
     for method in methods:
         declared(Adaptation)["method"].check(method)
         names = [name for name in options if name in values and name != "steps"]
         for combination in product(*(values[name] for name in names)):
             choice = _effective(dict(zip(names, combination, strict=True)), METHODS[method])
             for at in _episodes(METHODS[method], values.get("steps", (Adaptation().steps,)), choice):
-                found[_setting(method, at, choice)] = None
-    for setting in found:
+                chosen[_setting(method, at, choice)] = None
+    for setting in chosen:
         setting.options("exact")  # refuses impossible settings before anything is computed
-    return tuple(found)
+    return tuple(chosen)
 
 
 def varied() -> dict[str, Option]:

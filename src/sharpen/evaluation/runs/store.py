@@ -99,12 +99,12 @@ class Store:
 
 def _kept(lines: Iterable[tuple[bytes, Row]]) -> list[tuple[bytes, Row]]:
     """One line for each key: the first answer, or else the last failure."""
-    found: dict[str, tuple[bytes, Row]] = {}
+    by_key: dict[str, tuple[bytes, Row]] = {}
     for line, row in lines:
-        if row.key not in found or found[row.key][1].failed:
-            found.pop(row.key, None)  # its place is where the answer was written
-            found[row.key] = line, row
-    return list(found.values())
+        if row.key not in by_key or by_key[row.key][1].failed:
+            by_key.pop(row.key, None)  # its place is where the answer was written
+            by_key[row.key] = line, row
+    return list(by_key.values())
 
 
 def _whole_lines(content: bytes) -> list[bytes]:
