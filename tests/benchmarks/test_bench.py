@@ -110,11 +110,12 @@ def test_ratios_are_of_the_lines_that_were_run():
     assert "NOT reached" in as_text(result)
 
 
-def test_a_run_from_end_to_end(tmp_path):
+def test_a_run_from_end_to_end(tmp_path, monkeypatch):
     """A small random model through every case, table and figure. What this process holds is not in its memory."""
     path = str(write_openai(small_model(), tmp_path / "small.pt"))
+    monkeypatch.setattr("sharpen.benchmarks.bench.WIDE", 4)  # hypotheses: enough to run, and soon done
     axes = GrowthAxes(samples=(1, 4), tokens=(2, 4), utterances=(1, 2), seconds=(0.5, 1.0))
-    plan = BenchPlan(models=(path,), samples=(16,), clips=2, steps=1, growth=axes)
+    plan = BenchPlan(models=(path,), methods=("greedy-em", "em-tok"), samples=(16,), clips=2, steps=1, growth=axes)
     said: list[str] = []
     ballast = np.ones(1 << 28, dtype=np.float64)  # 2 GB
     result = run(plan, CLIPS, "four clips of noise", said.append)
