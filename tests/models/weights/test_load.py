@@ -137,6 +137,7 @@ def test_a_path_that_is_not_there_is_called_a_path(name):
 
 def test_finding_ahead_leaves_errors_and_downloads_to_loading(hub_cache, tmp_path, monkeypatch, no_network):
     monkeypatch.setenv("SHARPEN_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "download", lambda *_: pytest.fail("it was downloaded"))
     assert find_ahead("huge") == "huge"
     assert find_ahead("large-v3") == "large-v3"
 
