@@ -20,7 +20,6 @@ ROOMS = [
     "speech",
     "evaluation",
     "benchmarks",
-    "serving",
     "cli",
     "__main__",
 ]  # each may import those before it

@@ -85,7 +85,8 @@ class Option:
     def parse(self, text: str) -> Any:
         """The value that a text on the command line stands for; the parts of a tuple are joined by +."""
         try:
-            if text.lower() == "none" and (self.several or self.optional):
+            empty = ("none", "off") if self.optional else ("none",)
+            if text.lower() in empty and (self.several or self.optional):
                 return () if self.several else None
             value = tuple(map(self._part, text.split("+"))) if self.several else self._part(text)
         except ValueError:
@@ -99,7 +100,9 @@ class Option:
         """The value as a row keeps it in JSON: a tuple is text, and 1 is 1.0 where the option is a float."""
         if isinstance(value, tuple | list):
             return as_text(value)
-        return float(value) if self.scalar is float and value is not None else value
+        if isinstance(value, bool) or value is None or self.scalar not in (int, float):
+            return value
+        return self.scalar(value)
 
     def said(self, value: Any) -> str:
         """The value in the words of a report."""

@@ -286,7 +286,9 @@ def test_ids_of_an_episode_are_unique_and_known():
             episode.join(policy.inputs.select([0] * len(ids)), ids)
     with pytest.raises(SharpenError, match="no input 'x' in this episode; it has a"):
         episode.leave(["x"])
-    with pytest.raises(SharpenError, match="2 inputs, 1 ids, 2 limits and 2 options: give one per input"):
+    with pytest.raises(
+        SharpenError, match="2 inputs, 1 ids, 2 limits, 2 options and 1 names of draws: give one per input"
+    ):
         episode.join(policy.inputs.select([0, 1]), ["c"])
     episode.step()
     episode.leave(["a"])
@@ -300,3 +302,57 @@ def one_step(policy, b):
     episode.join(policy.inputs.select([b]), ["a"], [LIMIT])
     episode.step()
     return episode
+
+
+def test_a_call_that_fails_changes_nothing():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode = Episode(policy)
+    options = Adaptation("em-tok", steps=4, samples=4, lr=0.1)
+    episode.join(policy.inputs, list("abc"), [LIMIT] * 3, options)
+    episode.step()
+    with pytest.raises(SharpenError, match="no input 'x'"):
+        episode.leave(["a", "x"])
+    episode.leave(["a", "a"])
+    episode.join(policy.inputs.select([1]), ["a"], [LIMIT], options)
+    with pytest.raises(ValueError, match="a length limit is a whole number"):  # here, not in a step that all share
+        episode.join(policy.inputs.select([0, 1]), ["d", "e"], [4, 0], options)
+    policy.norms = lambda: [norm for norm in ToyPolicy.norms(policy) if norm.side == "decoder"]
+    sides = [replace(options, norms="decoder"), replace(options, norms="encoder")]
+    with pytest.raises(SharpenError, match="no norms in its encoder"):
+        episode.join(policy.inputs.select([0, 1]), ["d", "e"], [LIMIT] * 2, sides)
+    del policy.norms
+    assert episode.ids == ["b", "c", "a"]
+    while episode.step():
+        pass
+    for b, name in ((1, "a"), (1, "b"), (2, "c")):
+        assert_same(episode, name, alone(policy, b, name, LIMIT, options))
+
+
+def test_leaving_inside_inference_mode_does_not_stop_the_others():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode = Episode(policy)
+    episode.join(policy.inputs, list("abc"), [LIMIT] * 3, Adaptation("em-tok", steps=3, samples=4))
+    episode.step()
+    with torch.inference_mode():
+        episode.leave(["b"])
+    assert set(episode.step()) == {"a", "c"}
+
+
+def test_a_row_keeps_no_other_row_alive():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode = Episode(policy)
+    episode.join(policy.inputs, list("abc"), [LIMIT] * 3, Adaptation("em-tok", steps=2, samples=4))
+    while episode.step():
+        pass
+    for tensor in (episode._row("a").theta, *episode._row("a").moments):
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_only_who_asks_for_a_greedy_answer_is_charged_for_it():
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    episode = Episode(policy)
+    options = [Adaptation("em-tok", steps=1, samples=4, explain=name == "b") for name in "abc"]
+    episode.join(policy.inputs, list("abc"), [LIMIT] * 3, options)
+    steps = episode.step()
+    assert ["greedy" in steps[name].seconds for name in "abc"] == [False, True, False]
+    assert steps["b"].seconds["greedy"] == steps["b"].batch_seconds["greedy"]

@@ -268,7 +268,7 @@ def test_what_is_not_finite_stops_that_input_alone(small, monkeypatch):
     plain = run(policy, prepared)
     source = initial(policy.norms(), 3)
     count = [0]
-    update = room._update
+    update = room.update_rows
 
     def broken(rows, gradient, losses):
         count[0] += 1
@@ -276,7 +276,7 @@ def test_what_is_not_finite_stops_that_input_alone(small, monkeypatch):
             gradient[1, 3] = torch.nan
         return update(rows, gradient, losses)
 
-    monkeypatch.setattr(room, "_update", broken)
+    monkeypatch.setattr(room, "update_rows", broken)
     episode = run(policy, prepared)
     assert "step 2" in episode.traces[1].stopped
     assert "not finite" in episode.traces[1].stopped

@@ -12,6 +12,7 @@ from sharpen.method.tree import HypothesisTree, pack
 from sharpen.models.padding import condense
 from sharpen.models.states import EncodedSpeech, PreparedSpeech
 from sharpen.models.whisper import WhisperPolicy
+from sharpen.models.whisper_speech import WhisperSpeech
 
 SPEECH = [200, 900, None, 2990]  # feature frames; None: full padding
 FEATURES = torch.randn(4, 80, 3000, generator=torch.Generator().manual_seed(1))
@@ -134,3 +135,7 @@ def test_every_kept_frame_has_its_number(small, singles):
     assert joined.frames[0, : thin.frames.shape[1]].tolist() == thin.frames[0].tolist()
     assert torch.equal(small.encode(joined).frames, joined.frames)
     assert small.seconds_per_frame == 0.02
+    times = WhisperSpeech(small.checkpoint).frame_times(joined)  # (2, 1500)
+    assert times[1].tolist() == pytest.approx([0.02 * frame for frame in range(1500)])
+    assert times[0, 125:128].tolist() == pytest.approx([2.54, 2.62, 2.70])
+    assert times[0, thin.frames.shape[1] :].isnan().all()

@@ -9,7 +9,7 @@ from speechlike import utterances
 
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
-from sharpen.method.objectives import METHODS
+from sharpen.method.objectives import METHODS, Method
 from sharpen.method.search import greedy
 from sharpen.models.languages import SPELLED
 from sharpen.models.timestamps import TimestampRules
@@ -244,3 +244,28 @@ def test_a_batch_of_windows_decodes_as_each_alone(base):
 def test_length_limits_follow_the_duration():
     speech = WhisperSpeech(small_checkpoint())
     assert [speech.length_limit(s, "en", "transcribe") for s in (0.5, 4.0, 30.0)] == [32, 60, 444]
+
+
+def test_a_batch_with_a_silent_window_adapts_inside_inference_mode(monkeypatch):
+    speech = WhisperSpeech(small_checkpoint())
+    windows = [Window(name, np.random.default_rng(0).standard_normal(8000).astype(np.float32)) for name in "ab"]
+    judged = decoding._result
+    results = []
+
+    def first_is_silent(*arguments):
+        results.append(judged(*arguments))
+        return replace(results[-1], is_speech=len(results) != 1)
+
+    monkeypatch.setattr(decoding, "_result", first_is_silent)
+    options = Options(language="en", adapt=Adaptation("greedy-em", steps=1), temperature=(0.0,), timestamps=False)
+    with torch.inference_mode():
+        silent, adapted = decode(speech, windows, options, ["en", "en"])
+    assert (silent.adaptation, adapted.adaptation is None) == (None, False)
+
+
+def test_a_methods_own_beam_is_for_the_adapted_answer_alone():
+    row = Method("greedy", METHODS["greedy-em"].objective, decode="beam")
+    options = Options(adapt=Adaptation(row))
+    assert (options.decode, options.final_decode, options.beam_size) == ("greedy", "beam", 5)
+    assert Options(adapt="em-tok-b").final_decode == "greedy"
+    assert Options(adapt="beam").final_decode == "beam"

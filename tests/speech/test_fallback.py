@@ -27,7 +27,7 @@ def test_one_bad_item_costs_no_other_its_result():
     assert calls == [[1, 2, 3], [1], [2], [3]]
     assert (one.result, three.result) == (1, 9)
     assert (two.result, str(two.error)) == (None, "cannot do [2]")
-    assert str(one.alone) == str(three.alone) == "cannot do [2]"
+    assert str(one.batch_error) == str(three.batch_error) == "cannot do [2]"
 
 
 def test_only_what_is_worth_it_is_tried_alone():
@@ -40,7 +40,7 @@ def test_a_single_item_is_tried_once():
     calls = []
     (only,) = attempts([2], squares(calls, bad=[2]))
     assert str(only.error) == "cannot do [2]"
-    assert (only.alone, calls) == (None, [[2]])
+    assert (only.batch_error, calls) == (None, [[2]])
 
 
 def test_a_call_that_loses_an_item_is_a_failure():

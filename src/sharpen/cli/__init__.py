@@ -1,4 +1,4 @@
-"""The command line. Transcripts go to standard output, progress and complaints to standard error.
+"""The command line. Transcripts go to standard output, progress and errors to standard error.
 
 Each command is a module with `arguments(parser)`, which adds its arguments and names the function to run. Only the
 module of the command that was asked for is imported.
@@ -54,7 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser(command: str | None) -> Parser:
     """The parser of all commands, of which only the one that was asked for has its arguments."""
-    parser = Parser(prog="sharpen", description=__doc__.partition("\n")[0])
+    parser = Parser(
+        prog="sharpen",
+        description="Adapts Whisper to each recording while it transcribes it. Transcripts go to standard output, "
+        "progress and errors to standard error.",
+    )
     parser.add_argument("--version", action="version", version=f"sharpen {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, meaning in COMMANDS.items():

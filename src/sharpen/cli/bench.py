@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from sharpen.cli.values import DONE, positive
+from sharpen.cli.values import DONE, positive, threads
 from sharpen.errors import SharpenError
 
 
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--steps", type=positive, metavar="N", help="steps to time in each episode (default: 2; with --quick 1)")
     add("--clips", type=positive, metavar="N", help="utterances of the main case (default: 8; with --quick 2)")
-    add("--threads", type=positive, metavar="N", help="CPU threads (default: torch's choice)")
+    add("--threads", type=threads, metavar="N", help="CPU threads (default: torch's choice)")
     add("--quiet", "-q", action="store_true", help="no progress")
 
 

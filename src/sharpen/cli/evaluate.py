@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sharpen import terminal
 from sharpen.cli.runs import (
     add_corpora,
     add_machine,
@@ -51,19 +52,16 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def table(rows: Sequence[Row]) -> str:
     """Word error rates in %, a line for each setting, a column for each domain."""
-    from sharpen.evaluation.report import lines as results
+    from sharpen.evaluation.report.lines import column_names, columns, group_lines
 
     out = []
-    for corpus, lines in results.group_lines(rows).items():
-        columns = results.columns(lines)
-        names = results.column_names(columns)
-        title = f"{corpus}, WER %"
-        width = max(len(title), *(len(line.label) for line in lines))
-        wide = max(10, *(len(names[c]) + 2 for c in columns))
-        out.append(title.ljust(width) + "".join(names[c].rjust(wide) for c in columns) + "utterances".rjust(12))
+    for corpus, lines in group_lines(rows).items():
+        domains = columns(lines)
+        names = column_names(domains)
+        table = [[f"{corpus}, WER %", *(names[domain] for domain in domains), "utterances"]]
         for line in lines:
-            cells = [_rate(line.cells.get(c, ())) for c in columns]
-            out.append(line.label.ljust(width) + "".join(cell.rjust(wide) for cell in cells) + f"{line.utterances:12}")
+            table.append([line.label, *(_rate(line.cells.get(d, ())) for d in domains), str(line.utterances)])
+        out += terminal.columns(table, right=range(1, len(table[0])))
     return "\n".join(out)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sharpen.cli.parser import Switch
+from sharpen.cli.values import words
 from sharpen.errors import SharpenError
 from sharpen.options import Option, as_text, declared
 
@@ -70,7 +71,7 @@ def _several(one: Option) -> Callable[[str], tuple[Any, ...]]:
     """Values with commas between them; a text is one value, since it may have commas of its own."""
     if one.scalar is str and not one.choices:
         return lambda text: (_parser(one.parse)(text),)
-    return lambda text: tuple(_parser(one.parse)(word.strip()) for word in text.split(","))
+    return lambda text: tuple(_parser(one.parse)(word) for word in words(text))
 
 
 def _metavar(one: Option, grid: bool) -> str:
@@ -83,5 +84,6 @@ def _metavar(one: Option, grid: bool) -> str:
 def _help(one: Option, values: tuple[Any, ...] | str) -> str:
     choices = f": {', '.join(one.choices)}" if len("|".join(one.choices)) > SHORT else ""
     default = values if isinstance(values, str) else ",".join(map(as_text, values))
-    text = f"{one.meaning}{choices}" + (f" (default: {default})" if default else "")
+    more = "; none: off" if one.optional else "; join several with +" if one.several else ""
+    text = f"{one.meaning}{choices}{more}" + (f" (default: {default})" if default else "")
     return text.replace("%", "%%")

@@ -18,6 +18,8 @@ class Switch(argparse.Action):
         super().__init__(option_strings, dest, nargs="?", const=const, **settings)
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        if isinstance(values, tuple):  # in a grid several flags add up
+            values = (*getattr(namespace, self.dest, ()), *values)
         setattr(namespace, self.dest, values)
 
     def takes(self, text: str) -> bool:

@@ -31,30 +31,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from sharpen.evaluation.report import document as report
-    from sharpen.evaluation.report import lines as results
+    from sharpen.evaluation.report import document, lines
     from sharpen.speech.writers import write_text
 
     if args.figures and args.no_figures:
         raise SharpenError("--figures and --no-figures contradict each other: give only one")
     against = list(dict.fromkeys(name.strip() for name in args.against.split(",") if name.strip()))
     without = [name.strip() for name in args.without.split(",") if name.strip()]
-    made = report.build(results.read(args.results), against, without)
-    images = report.draw(made, args.figures) if args.figures else []
+    made = document.build(lines.read(args.results), against, without)
+    images = document.draw(made, args.figures) if args.figures else []
     written = []
     if args.html:
-        written.append(write_text(args.html, report.as_html(made, figures=not args.no_figures)))
+        written.append(write_text(args.html, document.as_html(made, figures=not args.no_figures)))
     if args.latex:
-        written.append(write_text(args.latex, report.as_latex(made)))
+        written.append(write_text(args.latex, document.as_latex(made)))
     if args.json:
-        written.append(write_text(args.json, report.as_json(made)))
+        written.append(write_text(args.json, document.as_json(made)))
     if args.markdown or not written:
         beside = Path(args.markdown).parent if args.markdown else Path()
         addresses = [[Path(os.path.relpath(path, beside)).as_posix() for path in paths] for paths in images]
         if args.markdown:
-            written.append(write_text(args.markdown, report.as_markdown(made, addresses, _command(args))))
+            written.append(write_text(args.markdown, document.as_markdown(made, addresses, _command(args))))
         else:
-            print(report.as_markdown(made, addresses), end="")
+            print(document.as_markdown(made, addresses), end="")
     for path in (*written, *(path for paths in images for path in paths)):
         print(f"sharpen: wrote {path}", file=sys.stderr)
     if made.failed:

@@ -59,7 +59,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         return DONE
     if args.out is None:
         raise SharpenError("reproduce needs a folder for its rows: --out DIR")
-    from sharpen.evaluation.report import document as report
+    from sharpen.evaluation.report import document
     from sharpen.evaluation.runs import recipes
     from sharpen.evaluation.runs.plan import plan
     from sharpen.evaluation.runs.settings import settings
@@ -75,7 +75,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     rows, code = execute(plans, args)
     if not rows:
         return code
-    print(report.as_markdown(report.build(rows)), end="")
+    print(document.as_markdown(document.build(rows)), end="")
     if args.name == "fig-time":
         for G, share in recipes.saved(rows).items():
             print(f"G {G}: em-tok-b takes {100 * share:.0f} % less time than em-tok (the paper: nearly 35 % at G 16)")

@@ -88,10 +88,11 @@ def parts_from(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
     if args.noise == ("clean",) and (args.snr or args.noise_dir):
         raise SharpenError(f"{'--snr' if args.snr else '--noise-dir'} needs a noise, e.g. --noise GS")
     options = {name: getattr(args, name) for name in ("layout", "domain", "language", "skip_bad", "max_seconds")}
+    noises = [noise if noise == "clean" else noise.upper() for noise in args.noise]
     parts = []
     for where in corpora:
         corpus = read_corpus(where, **options)
-        for noise in args.noise:
+        for noise in noises:
             if noise == "clean":
                 parts.append(Part(corpus))
             else:

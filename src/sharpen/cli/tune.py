@@ -45,7 +45,7 @@ def _tune(args: argparse.Namespace) -> int:
     chosen = tuning.grid(args.method, **values)
     work = plan(parts_from(args, args.corpora), chosen, run_from(args, args.model), args.limit)
     rows, code = execute([work], args)
-    adapted = [row for row in rows if row.steps]
+    adapted = [row for row in rows if row.method != "source"]
     if not adapted:
         print("sharpen: no utterance has an answer", file=sys.stderr)
         return FAILED

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.episode import Episode
 from sharpen.method.norms import Affine
@@ -36,12 +37,14 @@ def adapt(
     text: Text | None = None,
     on_step: StepCallback | None = None,
 ) -> Outcome:
-    """Adapts each of B inputs from the model's own norms, all for the same number of steps.
+    """Adapts each of B inputs, starting from the model's own norms, with common options.
 
     `ids` name the inputs' random draws (default: their numbers), `limits` are their length limits. Decoding with the
     outcome, the guard (`options.guard`) and the method's `decode` are left to the caller.
     """
     names = [str(b) for b in range(len(prepared))]
+    if ids is not None and len(ids) != len(names):
+        raise SharpenError(f"{len(names)} inputs and {len(ids)} ids; give one per input")
     episode = Episode(policy, text)
     episode.join(prepared, names, limits, options, draws=ids)
     number = 0

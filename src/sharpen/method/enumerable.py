@@ -54,7 +54,7 @@ class Level:
     """A search in progress."""
 
     h: Tensor  # (B, n, d)
-    hidden: Tensor  # (B, n, d), behind the decoder's norm
+    hidden: Tensor  # (B, n, d), after the decoder's norm
 
 
 class EnumerablePolicy:

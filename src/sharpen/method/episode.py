@@ -10,11 +10,10 @@ scoring pass, but no number of one enters another's: an input gets what it would
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic
 
 import torch
@@ -25,52 +24,13 @@ from sharpen.method import search
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.gradient import require_gradients, score, tree_loss
 from sharpen.method.norms import Affine, Norm, affine, choose, initial
-from sharpen.method.optimiser import Moments, adamw
-from sharpen.method.policy import LONGEST, E, P, Policy, S, generator
-from sharpen.method.trace import NOT_FINITE, Step, Text, Trace, stop_reason, summary
+from sharpen.method.optimiser import Moments
+from sharpen.method.policy import LONGEST, E, P, Policy, S, check_limits, generator
+from sharpen.method.row import EpisodeRow, Sharing, update_rows
+from sharpen.method.trace import Step, Text, Trace, stop_reason, summary
 from sharpen.method.tree import HypothesisTree
 
 KEPT = 1 << 26  # numbers of distributions that a search keeps for its gradient: 256 MB in float32
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """What inputs must have in common to be computed together."""
-
-    search: str
-    samples: int
-    norms: str
-
-
-@dataclass(eq=False)
-class _Row(Generic[P]):
-    """One input of an episode."""
-
-    id: str
-    source: P  # the batch it joined with
-    index: int  # its place in that batch
-    limit: int
-    options: Adaptation
-    chosen: list[Norm]  # what adapts; empty for a method that does not adapt
-    draws: torch.Generator
-    theta: Tensor  # (parameters,)
-    before: Tensor  # theta one update earlier, under which loss and gradient were finite
-    moments: Moments  # (parameters,) each
-    trace: Trace = field(default_factory=Trace)
-
-    @property
-    def live(self) -> bool:
-        return bool(self.chosen) and not self.trace.stopped and len(self.trace.steps) < self.options.steps
-
-    @property
-    def sharing(self) -> Sharing:
-        kind = self.options.row.search or ""
-        return Sharing(kind, 1 if kind == "greedy" else self.options.samples, self.options.norms)
-
-    @property
-    def speaks(self) -> bool:
-        """Whether the greedy output before the next update is wanted."""
-        return self.options.explain or len(self.trace.steps) in self.options.greedy_at
 
 
 @dataclass(frozen=True)
@@ -92,7 +52,7 @@ class Episode(Generic[P, E, S]):
 
     def __init__(self, policy: Policy[P, E, S], text: Text | None = None) -> None:
         self.policy, self.text = policy, text
-        self._rows: dict[str, _Row[P]] = {}
+        self._rows: dict[str, EpisodeRow[P]] = {}
         self._batches: dict[Sharing, _Batch[P, E]] = {}
 
     @property
@@ -126,24 +86,31 @@ class Episode(Generic[P, E, S]):
         draws = ids if draws is None else draws
         if not len(ids) == len(limits) == len(every) == len(draws) == B:
             raise SharpenError(
-                f"{B} inputs, {len(ids)} ids, {len(limits)} limits and {len(every)} options: give one per input"
+                f"{B} inputs, {len(ids)} ids, {len(limits)} limits, {len(every)} options and {len(draws)} names of "
+                "draws: give one per input"
             )
+        check_limits(limits, [LONGEST] * B)  # here, not in a step that others share
         taken = [i for n, i in enumerate(ids) if i in self._rows or i in ids[:n]]
         if taken:
             raise SharpenError(f"input {taken[0]!r} is in this episode already; choose another id, or let it leave")
+        new: dict[str, EpisodeRow[P]] = {}
         for index, (i, limit, option, draw) in enumerate(zip(ids, limits, every, draws, strict=True)):
             adapts = option.row.search is not None and option.steps > 0
             chosen = choose(self.policy.norms(), option.norms) if adapts else []
             theta = initial(chosen, 1)[0] if chosen else torch.empty(0)
-            self._rows[i] = _Row(
+            new[i] = EpisodeRow(
                 i, prepared, index, limit, option, chosen, generator(option.seed, draw), theta, theta,
                 Moments.zeros(theta),
             )  # fmt: skip
+        self._rows |= new
 
     def step(self) -> dict[str, Step]:
-        """Updates every live input once; returns what the step saw of each, and nothing when none is live."""
+        """Updates every live input once; returns what the step saw of each, and nothing when none is live.
+
+        If one group of inputs fails, the groups before it have advanced; their steps are in `trace`.
+        """
         require_gradients()
-        together: dict[Sharing, list[_Row[P]]] = {}
+        together: dict[Sharing, list[EpisodeRow[P]]] = {}
         for row in self._rows.values():
             if row.live:
                 together.setdefault(row.sharing, []).append(row)
@@ -152,12 +119,14 @@ class Episode(Generic[P, E, S]):
             steps |= self._advance(rows, self._batch(sharing, rows))
         return steps
 
+    @torch.inference_mode(False)  # what stays must still be able to have gradients
     def leave(self, ids: Sequence[str]) -> None:
         """Removes inputs, finished or not; what is left of them is forgotten."""
-        for i in ids:
-            del self._rows[self._row(i).id]
+        gone = {self._row(i).id for i in ids}  # an unknown id is an error before anything is removed
+        for i in gone:
+            del self._rows[i]
         for sharing, batch in list(self._batches.items()):
-            if set(ids) & set(batch.ids):
+            if gone & set(batch.ids):
                 del self._batches[sharing]
                 stay = [n for n, i in enumerate(batch.ids) if i in self._rows]
                 if stay:
@@ -185,12 +154,12 @@ class Episode(Generic[P, E, S]):
         """The steps of an input so far."""
         return self._row(id).trace
 
-    def _row(self, id: str) -> _Row[P]:
+    def _row(self, id: str) -> EpisodeRow[P]:
         if id not in self._rows:
             raise SharpenError(f"no input {id!r} in this episode; it has {', '.join(self._rows) or 'none'}")
         return self._rows[id]
 
-    def _batch(self, sharing: Sharing, rows: list[_Row[P]]) -> _Batch[P, E]:
+    def _batch(self, sharing: Sharing, rows: list[EpisodeRow[P]]) -> _Batch[P, E]:
         """The joined inputs of these rows, reusing what was joined at the step before."""
         ids = tuple(row.id for row in rows)
         held = self._batches.get(sharing)
@@ -205,7 +174,7 @@ class Episode(Generic[P, E, S]):
         self._batches[sharing] = held
         return held
 
-    def _joined(self, rows: list[_Row[P]]) -> _Batch[P, E]:
+    def _joined(self, rows: list[EpisodeRow[P]]) -> _Batch[P, E]:
         sources: list[tuple[P, list[int]]] = []
         for row in rows:
             if not sources or sources[-1][0] is not row.source:
@@ -221,7 +190,7 @@ class Episode(Generic[P, E, S]):
         return _Batch(tuple(row.id for row in rows), prepared, encoded)
 
     @torch.enable_grad()
-    def _advance(self, rows: list[_Row[P]], batch: _Batch[P, E]) -> dict[str, Step]:
+    def _advance(self, rows: list[EpisodeRow[P]], batch: _Batch[P, E]) -> dict[str, Step]:
         """One update of rows that share their computation.
 
         The encoder runs once, with its gradient; the search sees the same values without it.
@@ -236,7 +205,7 @@ class Episode(Generic[P, E, S]):
             with _timed(seconds, "search"):
                 trees = _search(frozen, values, rows)
             greedy = dict[str, tuple[int, ...]]()
-            if any(row.speaks for row in rows):
+            if any(row.wants_greedy for row in rows):
                 with _timed(seconds, "greedy"):
                     greedy = _greedy(self.policy, chosen, theta.detach(), values, rows)
         with _timed(seconds, "score"):
@@ -246,18 +215,19 @@ class Episode(Generic[P, E, S]):
         with _timed(seconds, "backward"):
             gradient = scored.gradient(view, loss, theta)
         with _timed(seconds, "optimiser"):
-            reasons = _update(rows, gradient, loss.values)
+            reasons = update_rows(rows, gradient, loss.values)
         sizes = gradient.norm(dim=1).tolist()
+        shares = {**dict.fromkeys(seconds, len(rows)), "greedy": len(greedy)}
         for b, row in enumerate(rows):
             step = summary(
-                trees[b], loss.groups[b], loss.values[b], sizes[b], seconds, len(rows), self.text, greedy.get(row.id)
+                trees[b], loss.groups[b], loss.values[b], sizes[b], seconds, shares, self.text, greedy.get(row.id)
             )
             row.trace.steps.append(step)
             row.trace.stopped = reasons[b] or stop_reason(row.trace.steps, row.options.stop)
         return {row.id: row.trace.steps[-1] for row in rows}
 
 
-def _search(policy: Policy[P, E, S], encoded: E, rows: Sequence[_Row[P]]) -> list[HypothesisTree]:
+def _search(policy: Policy[P, E, S], encoded: E, rows: Sequence[EpisodeRow[P]]) -> list[HypothesisTree]:
     limits, sharing = [row.limit for row in rows], rows[0].sharing
     if sharing.search == "greedy":
         return search.greedy(policy, encoded, limits, entropies=True, keep=KEPT)
@@ -268,43 +238,13 @@ def _search(policy: Policy[P, E, S], encoded: E, rows: Sequence[_Row[P]]) -> lis
 
 
 def _greedy(
-    policy: Policy[P, E, S], chosen: list[Norm], theta: Tensor, encoded: E, rows: Sequence[_Row[P]]
+    policy: Policy[P, E, S], chosen: list[Norm], theta: Tensor, encoded: E, rows: Sequence[EpisodeRow[P]]
 ) -> dict[str, tuple[int, ...]]:
     """The greedy output of the rows that want it, under their norms theta."""
-    speaking = [b for b, row in enumerate(rows) if row.speaks]
-    view = policy.adapted(affine(chosen, theta[speaking]))
-    trees = search.greedy(view, encoded.select(speaking), [rows[b].limit for b in speaking])
-    return {rows[b].id: tree.hypotheses[0].tokens for b, tree in zip(speaking, trees, strict=True)}
-
-
-def _update(rows: Sequence[_Row[P]], gradient: Tensor, losses: Sequence[float]) -> list[str]:
-    """Moves the rows whose loss, gradient and update are finite; returns why each other row stops."""
-    finite = [ok and math.isfinite(loss) for ok, loss in zip(_finite(gradient), losses, strict=True)]
-    moving = [b for b, ok in enumerate(finite) if ok]
-    good = [rows[b] for b in moving]
-    if good:
-        theta, moments = adamw(
-            torch.stack([row.theta for row in good]),
-            Moments(torch.stack([row.moments.m for row in good]), torch.stack([row.moments.v for row in good])),
-            gradient[moving],
-            [len(row.trace.steps) + 1 for row in good],
-            [row.options.lr for row in good],
-            [row.options.weight_decay for row in good],
-        )
-        for n, (b, ok) in enumerate(zip(moving, _finite(theta), strict=True)):
-            row, finite[b] = rows[b], ok
-            row.before = row.theta
-            if ok:
-                row.theta, row.moments = theta[n], Moments(moments.m[n], moments.v[n])
-    for row, ok in zip(rows, finite, strict=True):
-        if not ok:
-            row.theta = row.before
-    return ["" if ok else NOT_FINITE.format(len(row.trace.steps) + 1) for row, ok in zip(rows, finite, strict=True)]
-
-
-def _finite(matrix: Tensor) -> list[bool]:
-    values: list[bool] = torch.isfinite(matrix).all(1).tolist()
-    return values
+    wanting = [b for b, row in enumerate(rows) if row.wants_greedy]
+    view = policy.adapted(affine(chosen, theta[wanting]))
+    trees = search.greedy(view, encoded.select(wanting), [rows[b].limit for b in wanting])
+    return {rows[b].id: tree.hypotheses[0].tokens for b, tree in zip(wanting, trees, strict=True)}
 
 
 def _select(batch: _Batch[P, E], rows: Sequence[int]) -> _Batch[P, E]:

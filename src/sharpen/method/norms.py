@@ -1,7 +1,7 @@
 """Per-input norm parameters over a model that is never written.
 
-A batch of B inputs owns one matrix theta (B, P): each row is that input's copy of every adapted weight and bias.
-Dropping the matrix is the reset.
+Each input owns a vector theta (P,), its copy of every adapted weight and bias; a batch stacks them into (B, P).
+Dropping the vector is the reset.
 """
 
 from __future__ import annotations

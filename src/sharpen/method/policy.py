@@ -36,7 +36,7 @@ class Prepared(Protocol):
 class Encoded(Protocol):
     """What the model computes for each input before it outputs anything.
 
-    If only decoder norms adapt, and the model has encoder norms too, this is computed once per episode.
+    If only decoder norms adapt, and the model has encoder norms too, it is computed once, when an input joins.
     """
 
     def detach(self) -> Self:
@@ -79,7 +79,10 @@ class Policy(Protocol[P, E, S]):
         """The output matrix W: (V, d)."""
 
     def project(self, hidden: Tensor) -> Tensor:
-        """The logits h W^T, plus a bias if there is one, without gradient: (n, d) -> (n, V)."""
+        """The logits h W^T, plus a bias if there is one, without gradient: (n, d) -> (n, V).
+
+        The caller may overwrite the result, so it must be a new tensor.
+        """
 
     @property
     def forbidden(self) -> Tensor:
@@ -121,7 +124,7 @@ def log_pi(policy: Policy[Any, Any, Any], hidden: Tensor, depth: int) -> Tensor:
     """log pi(. | node) for nodes of one depth, float32 or better, -inf where forbidden: (n, d) -> (n, V)."""
     z = policy.project(hidden)
     z = z.to(torch.promote_types(z.dtype, torch.float32))
-    row = policy.forbidden[int(policy.mask(torch.tensor([depth]))[0])]  # (V,)
+    row = policy.forbidden[int(policy.mask(torch.tensor([depth], device=hidden.device))[0])]  # (V,)
     removed = row.nonzero()[:, 0]  # few tokens: much faster than a mask over every row
     return z.index_fill_(-1, removed, -torch.inf).log_softmax(-1)
 

@@ -258,9 +258,8 @@ class _Record:
 
 def _best_continuations(distributions: Tensor, scores: list[float], k: int) -> list[tuple[float, int, int, float]]:
     """The k best (total, row, token, log pi) over all rows, best first, NaN before all; no forbidden tokens."""
-    top, tokens = distributions.topk(
-        min(k, distributions.shape[-1]), dim=-1
-    )  # (n, k): no row can contribute more than k
+    # No row can contribute more than k.
+    top, tokens = distributions.topk(min(k, distributions.shape[-1]), dim=-1)  # (n, k)
     totals = top + torch.tensor(scores, dtype=top.dtype, device=top.device)[:, None]
     best, flat = totals.flatten().topk(min(k, totals.numel()))
     rows = (flat // top.shape[-1]).tolist()

@@ -53,11 +53,11 @@ def summary(
     loss: float,
     gradient_norm: float,
     batch_seconds: Mapping[str, float],
-    sharing: int,
+    inputs: Mapping[str, int],
     text: Text | None,
     greedy: tuple[int, ...] | None,
 ) -> Step:
-    """The step of one input whose stages were computed together with those of `sharing` inputs in all."""
+    """The step of one input; `inputs` says how many shared each stage."""
     distinct = {y.tokens for y in tree.hypotheses}
     texts = distinct if text is None else {text(y.content) for y in tree.hypotheses}
     return Step(
@@ -72,7 +72,11 @@ def summary(
         truncated=sum(not y.finished for y in tree.hypotheses),
         best_probability=math.exp(-float(group.H_seq.min())),
         gradient_norm=gradient_norm,
-        seconds={stage: seconds / sharing for stage, seconds in batch_seconds.items()},
+        seconds={
+            stage: seconds / inputs[stage]
+            for stage, seconds in batch_seconds.items()
+            if stage != "greedy" or greedy is not None
+        },
         batch_seconds=batch_seconds,
         tree=tree,
         greedy=greedy,

@@ -12,7 +12,7 @@ from sharpen.models.whisper_speech import WhisperSpeech
 
 
 def load_speech(name: str | Path | Found, device: str, dtype: str) -> WhisperSpeech:
-    """The speech model of a checkpoint: a path, an installed package, a size name, a Hugging Face id, or one found."""
+    """The speech model of a checkpoint: a path, an installed package, a size name, a Hugging Face id, or a `Found`."""
     with torch.inference_mode(False):  # weights made inside of it could never be adapted
         checkpoint = (name if isinstance(name, Found) else find_checkpoint(name)).load()
         try:

@@ -42,9 +42,8 @@ def mel_filters(n_mels: int, n_fft: int, sampling_rate: int) -> torch.Tensor:
     rise = (bins - low) / (centre - low)  # (n_mels, bins)
     fall = (high - bins) / (high - centre)
     triangles = np.maximum(0.0, np.minimum(rise, fall)) * 2.0 / (high - low)
-    return torch.tensor(
-        triangles, dtype=torch.float32
-    )  # a copy in torch's own memory: alignment changes the rounding of products
+    # A copy in torch's own memory: alignment changes the rounding of products.
+    return torch.tensor(triangles, dtype=torch.float32)
 
 
 def _mels(hertz: float) -> float:

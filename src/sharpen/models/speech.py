@@ -36,7 +36,7 @@ class Start(Generic[E, S]):
     """A batch of windows whose prompts have been read."""
 
     encoded: E  # with the whole prompts, to search once more
-    state: S  # the search begun behind the prompts
+    state: S  # the search, begun after the prompts
     languages: list[str]  # as given, or detected
     no_speech: list[float]  # probability that a window holds no speech; 0 where the model cannot tell
 

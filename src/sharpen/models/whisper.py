@@ -154,7 +154,7 @@ class WhisperPolicy:
         return WhisperState(hidden[rows, last][:, None], cache, encoded.cross, encoded.bias, last + 1, rows)
 
     def read(self, state: WhisperState, tokens: Tensor) -> WhisperState:
-        """Continues the prompts of a search that has only begun with tokens (B, n); the last is the new root."""
+        """Appends tokens (B, n) to the prompts of a state that `begin` returned; the last one is the new root."""
         B, n = tokens.shape
         causal = torch.ones(n, n, dtype=torch.bool, device=self.device).tril()
         cache = state.cache.grown(causal.expand(B, n, n))

@@ -98,13 +98,11 @@ class WhisperSpeech:
         return length_limit(seconds, language, task)
 
     def frame_times(self, prepared: PreparedSpeech) -> Tensor:
-        mel = self.checkpoint.mel
-        seconds = 2 * mel.hop_length / mel.sampling_rate  # a convolution halves the frames
-        times = prepared.frames * seconds
+        times = prepared.frames * self.policy.seconds_per_frame
         return times if prepared.bias is None else times.masked_fill(prepared.bias[:, 0, 0] == -torch.inf, torch.nan)
 
     def language_probabilities(self, logits: Tensor) -> list[dict[str, float]]:
-        """For each window the probability of each language: (B, V) logits behind the start token -> B mappings."""
+        """For each window the probability of each language: (B, V) logits after the start token -> B mappings."""
         codes, ids = list(self.words.languages), list(self.words.languages.values())
         return [dict(zip(codes, row, strict=True)) for row in logits[:, ids].softmax(-1).tolist()]
 
@@ -119,11 +117,13 @@ class WhisperSpeech:
         unknown = [b for b, language in enumerate(languages) if language is None]
         if not unknown or not self.multilingual:
             return known
-        behind = [b for b in unknown if contexts[b]]  # Whisper detects behind the start token alone, without context
-        if behind:
-            alone = self.policy.begin(encoded.select(behind).prompted([[self.words.sot]] * len(behind)))
+        with_context = [
+            b for b in unknown if contexts[b]
+        ]  # Whisper detects after the start token alone, without context
+        if with_context:
+            alone = self.policy.begin(encoded.select(with_context).prompted([[self.words.sot]] * len(with_context)))
             logits = logits.index_copy(
-                0, torch.tensor(behind, device=logits.device), self.policy.logits(alone.hidden[:, 0])
+                0, torch.tensor(with_context, device=logits.device), self.policy.logits(alone.hidden[:, 0])
             )
         for b, probabilities in zip(unknown, self.language_probabilities(logits[unknown]), strict=True):
             known[b] = max(probabilities, key=probabilities.__getitem__)
@@ -134,7 +134,7 @@ class WhisperSpeech:
         return [self.words.sot_prev, *context[-MAX_CONTEXT:], self.words.sot] if context else [self.words.sot]
 
     def _after(self, language: str, task: str, timestamps: bool) -> list[int]:
-        """The prompt behind the start token."""
+        """The prompt after the start token."""
         self.check(language, task)
         spoken = [self.words.languages[language], getattr(self.words, task)] if self.multilingual else []
         return spoken if timestamps else [*spoken, self.words.no_timestamps]

@@ -69,6 +69,7 @@ class SourcePass:
     prepared: Any  # the model's own kind of `Prepared`, without prompts
     results: tuple[Decoded, ...]
 
+    @torch.inference_mode(False)
     def select(self, rows: Sequence[int]) -> SourcePass:
         windows, results = tuple(self.windows[b] for b in rows), tuple(self.results[b] for b in rows)
         return SourcePass(windows, self.prepared.select(rows), results)
@@ -82,6 +83,7 @@ class SourcePass:
         return [window.context for window in self.windows]
 
 
+@torch.inference_mode(False)  # a caller may be inside of it, and adaptation needs tensors that can have gradients
 def decode(
     speech: SpeechModel,
     windows: Sequence[Window],
@@ -106,7 +108,7 @@ def decode(
     return results
 
 
-@torch.inference_mode(False)  # a caller may be inside of it, and adaptation needs tensors that can have gradients
+@torch.inference_mode(False)
 @torch.no_grad()
 def decode_source(
     speech: SpeechModel, windows: Sequence[Window], options: Options, languages: Sequence[str | None]
@@ -178,7 +180,8 @@ def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
         source.prepared, source.languages, source.contexts, options.task, options.timestamps
     )
     view = speech.policy.adapted(outcome.norms)
-    trees = _search(speech, view, view.encode(prepared), source.windows, source.languages, options, 0.0)
+    final = replace(options, decode=options.final_decode)
+    trees = _search(speech, view, view.encode(prepared), source.windows, source.languages, final, 0.0)
     results = []
     for before, tree, trace in zip(source.results, trees, outcome.traces, strict=True):
         result = _result(speech, tree, before.language, 0.0, before.no_speech_prob, options)

@@ -17,7 +17,7 @@ class Attempt(Generic[T, R]):
     item: T
     result: R | None
     error: Exception | None = None
-    alone: Exception | None = None  # why the batch failed, where the item was tried alone
+    batch_error: Exception | None = None  # why the batch failed, where the item was tried alone
 
 
 def attempts(
@@ -25,7 +25,7 @@ def attempts(
 ) -> list[Attempt[T, R]]:
     """Calls with all items at once, which gives one result for each; if that fails, with each of them alone.
 
-    `retried` names the items that are worth it; the others then have no attempt. Interrupts are not caught.
+    `retried` lists the items to try alone (default: all); the others are left out. Interrupts are not caught.
     """
     try:
         return [Attempt(item, result) for item, result in zip(items, call(items), strict=True)]
@@ -33,11 +33,11 @@ def attempts(
         if len(items) == 1:
             return [Attempt(items[0], None, error)]
         batch = error
-    found: list[Attempt[T, R]] = []
+    attempted: list[Attempt[T, R]] = []
     for item in items if retried is None else retried:
         try:
             (result,) = call([item])
-            found.append(Attempt(item, result, alone=batch))
+            attempted.append(Attempt(item, result, batch_error=batch))
         except Exception as error:
-            found.append(Attempt(item, None, error, batch))
-    return found
+            attempted.append(Attempt(item, None, error, batch))
+    return attempted

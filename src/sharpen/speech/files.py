@@ -63,7 +63,8 @@ def transcribe_files(
         def jobs() -> Iterator[Job]:
             for source in stems:
                 try:
-                    audio = read_audio(sys.stdin.buffer if source == STDIN else source)
+                    rate = model.speech.sampling_rate
+                    audio = read_audio(sys.stdin.buffer if source == STDIN else source, sampling_rate=rate)
                     job = model.job(audio, options)
                     files = TranscriptFiles(output_dir, stems[source], formats) if formats else None
                     if files is not None:

@@ -56,9 +56,8 @@ def segments(words: TokenText, decoded: Decoded, offset: float, duration: float,
     for start, end, indices in _pieces(words, decoded.tokens, duration):
         tokens = tuple(decoded.tokens[i] for i in indices)
         text = words.decode(tokens)
-        if (
-            not text.strip() or start >= end
-        ):  # Whisper drops segments of no duration: they are hallucinated after the end
+        # Whisper drops segments of no duration: they are hallucinated after the end.
+        if not text.strip() or start >= end:
             continue
         made.append(
             Segment(

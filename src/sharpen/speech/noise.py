@@ -52,9 +52,8 @@ class Corruption:
     snr: float  # dB, speech over noise
     clip: Path | None = None  # the recording of that noise; None for Gaussian noise
     snr_rule: str = "true"  # "ms-snsd-legacy": MS-SNSD's mixer takes one square root too many, so its 10 dB are 5 dB
-    overflow: str = (
-        "float"  # "clip": 16 bits, clipped; "wrap": 16 bits, where loud samples change sign, as in published files
-    )
+    # "clip": 16 bits, clipped; "wrap": 16 bits, where loud samples change sign, as in published files.
+    overflow: str = "float"
 
     def __post_init__(self) -> None:
         _known("noise", self.noise, DOMAINS)

@@ -28,8 +28,10 @@ class Options:
     task: Literal["transcribe", "translate"] = option("transcribe", "translate: into English")
     adapt: Adaptation | None = None  # adapt the model to every window before decoding it
     decode: Literal["greedy", "beam"] = option("greedy", "search for the answer, adapted or not")
-    beam_size: int = option(WIDTH, "width of decode beam; the method beam is as wide as its samples", least=1)
-    padding: Padding = option("full", "of short audio: all its frames, a quarter, or a sixteenth; fewer are faster")
+    beam_size: int = option(WIDTH, "width of --decode beam; the method beam is as wide as --samples", least=1)
+    padding: Padding = option(
+        "full", "frames of padding kept after short audio: all, one in four, or one in sixteen; fewer are faster"
+    )
     timestamps: bool = option(True, "decode timestamp tokens, which divide a window into segments")
     initial_prompt: str = option("", "text that the recording continues: names, spelling, style")
     condition_on_previous_text: bool = option(
@@ -68,8 +70,8 @@ class Options:
         """What `decode`, `beam_size` and the method say together about the search for the answer.
 
         The method beam is the paper's baseline and as wide as its samples. An adapting method, or none, ends in a beam
-        of `beam_size` where `decode` or the method's own row says so, else in greedy search. `source` and `beam` are
-        ways to decode, so `adapt` is None for them.
+        of `beam_size` where `decode` or the method's own row says so, else in greedy search (`final_decode`). `source`
+        and `beam` are ways to decode, so `adapt` is None for them.
         """
         row = METHODS["source"] if self.adapt is None else self.adapt.row
         if self.adapt is not None and row.search is None:
@@ -79,10 +81,14 @@ class Options:
                     "set samples, or use decode='beam' without the method"
                 )
             self._set(adapt=None, beam_size=self.adapt.samples if row.decode == "beam" else self.beam_size)
-        if row.decode == "beam":
-            self._set(decode="beam")
-        if self.beam_size != WIDTH and self.decode != "beam":
+            self._set(decode="beam" if row.decode == "beam" else self.decode)
+        if self.beam_size != WIDTH and self.final_decode != "beam":
             raise SharpenError(f"beam_size is {self.beam_size}, but decode is 'greedy': set decode='beam'")
+
+    @property
+    def final_decode(self) -> Literal["greedy", "beam"]:
+        """How the answer of an adapted model is searched; the source model is searched by `decode`."""
+        return "beam" if self.adapt is not None and self.adapt.row.decode == "beam" else self.decode
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():

@@ -200,7 +200,7 @@ def test_a_missing_clip_is_named_before_anything_is_written(clean, noises, tmp_p
     assert "Typing_2" in tp.skipped[0]
     with pytest.raises(SharpenError, match="no folder of noise clips was given"):
         build(clean, tmp_path / "out", 10, domains=("BA",))
-    with pytest.raises(SharpenError, match="unknown domains XX; choose from AA"):
+    with pytest.raises(SharpenError, match="unknown noise XX; choose from AA"):
         build(clean, tmp_path / "out", 10, noises, domains=("XX",))
 
 

@@ -66,7 +66,7 @@ def build(
         reasons = "; ".join(f"{noise} {reason}" for noise, reason in missing.items())
         raise SharpenError(
             f"{reasons}. Available: {', '.join(available)}. Add the missing files, "
-            "choose others with --domains, or skip them with --skip-bad"
+            "choose others with --noise, or skip them with --skip-bad"
         )
     made = []
     for noise in domains:
@@ -92,7 +92,10 @@ def _missing(domains: Sequence[str], available: Sequence[str], folder: str | Pat
     """For each code whose clip is missing, the reason."""
     unknown = [noise for noise in domains if noise not in DOMAINS]
     if unknown or not domains:
-        raise SharpenError(f"unknown domains {', '.join(unknown) or '(none)'}; choose from {', '.join(DOMAINS)}")
+        raise SharpenError(
+            f"unknown noise {', '.join(unknown) or '(none)'}; choose from {', '.join(DOMAINS)}; "
+            "the folder of clips is --noise-dir"
+        )
     why = f"which is not in {folder}" if folder is not None else "but no folder of noise clips was given"
     return {noise: f"needs the clip {DOMAINS[noise]}, {why}" for noise in domains if noise not in available}
 

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sharpen.evaluation.report import paper
-from sharpen.evaluation.report.lines import Column, Line, Summary, columns, partner, summarise
+from sharpen.evaluation.report.lines import OPTIONS, Column, Line, Summary, columns, partner, setting_value, summarise
 from sharpen.evaluation.report.statistics import Comparison, Interval, compare, rate
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import ErrorCounts, recount
+from sharpen.options import declared
+from sharpen.speech.options import Options
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def _cell(line: Line, column: Column, common: frozenset[str]) -> ErrorRate:
         wer=rate(items),
         utterances=len(items),
         words=sum((row.errors for row in rows), ErrorCounts()),
-        paper=paper.wer(line.corpus, column.domain, column.snr, _setting(line)),
+        paper=paper.wer(line.corpus, column.domain, column.snr, setting) if (setting := _setting(line)) else None,
         complete={row.id for row in rows} == common,
     )
 
@@ -89,12 +91,16 @@ def _average(line: Line, cells: Mapping[Column, ErrorRate]) -> ErrorRate:
         wer=rate(line.items()),
         utterances=sum(cell.utterances for cell in cells.values()),
         words=sum((cell.words for cell in cells.values()), ErrorCounts()),
-        paper=paper.average(line.corpus, domains, _setting(line)),
+        paper=paper.average(line.corpus, domains, setting) if (setting := _setting(line)) else None,
         complete=all(cell.complete for cell in cells.values()),
     )
 
 
-def _setting(line: Line) -> paper.PaperSetting:
+def _setting(line: Line) -> paper.PaperSetting | None:
+    """The line's setting, to look up the paper's number; None where an option is set that the paper does not have."""
+    beyond = [one for name, one in OPTIONS.items() if name in line.options and one.role == "setting" and not one.always]
+    if beyond:  # a row records such an option only where it is not the default
+        return None
     options = (line.options.get(key) for key in ("lr", "norms", "normalise", "weight_decay", "snr_rule"))
     return paper.PaperSetting(line.method, line.model, line.samples, line.steps, *options)
 
@@ -110,9 +116,10 @@ def _paired(line: Line, method: str, lines: Sequence[Line]) -> PairedLines | Non
 
 
 def source_of(line: Line, lines: Sequence[Line]) -> Line | None:
-    """The source line with the same preset, dtype and noise; else the source transcripts in the line's own rows."""
+    """The source line with the same preset, noise and decoding; else the source transcripts in the line's own rows."""
     other = partner(line, "source", lines)
-    alike = other and all(line.settings.get(key) == other.settings.get(key) for key in ("preset", "dtype", "snr_rule"))
+    keys = ["preset", "dtype", "snr_rule", *(name for name, one in declared(Options).items() if one.role == "setting")]
+    alike = other and all(setting_value(line.settings, key) == setting_value(other.settings, key) for key in keys)
     return other if alike or not line.adapts else own_source(line)
 
 

@@ -188,7 +188,10 @@ def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
     """
 
     def likeness(other: Line) -> tuple[int, int, int, int]:
-        same = {key for key, value in line.settings.items() if key in other.settings and other.settings[key] == value}
+        keys = (
+            line.settings.keys() | other.settings.keys()
+        )  # a default is not recorded, so one may lack what the other has
+        same = {key for key in keys if setting_value(line.settings, key) == setting_value(other.settings, key)}
         if not (line.chooses_samples and other.chooses_samples):
             same.discard("samples")
         alike = len(same.difference(MACHINE_OPTIONS))

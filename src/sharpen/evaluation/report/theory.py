@@ -9,9 +9,7 @@ from typing import Any
 
 from sharpen.evaluation.report.drawing import new_figure, save_figure
 from sharpen.method.theory import UNBIASED, Estimate, Link
-
-NAMES = f"{'objective':<29} {'search':<7} {'baseline':<9} {'Z':<7}"
-NUMBERS = f"{'bias':>8} {'rescaled':>8} {'variance':>8}"
+from sharpen.terminal import columns
 
 
 def estimates_json(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
@@ -21,28 +19,27 @@ def estimates_json(estimates: Sequence[Estimate]) -> list[dict[str, Any]]:
 def estimates_table(estimates: Sequence[Estimate]) -> str:
     """One line per estimator, with its values of G side by side; variances are per |g*|^2."""
     counts = sorted({estimate.samples for estimate in estimates})
-    lines: dict[str, dict[int, str]] = {}
+    lines: dict[tuple[str, ...], dict[int, list[str]]] = {}
     for e in estimates:
-        name = f"{e.objective:<29} {e.search:<7} {'yes' if e.baseline else 'no':<9} {e.normalise:<7}"
-        numbers = f"{_number(e.bias):>8} {_number(e.rescaled_bias):>8} {e.relative_variance:>8.3g}"
+        name = (e.objective, e.search, "yes" if e.baseline else "no", e.normalise)
+        numbers = [_number(e.bias), _number(e.rescaled_bias), f"{e.relative_variance:.3g}"]
         lines.setdefault(name, {})[e.samples] = numbers
-    empty = " " * len(NUMBERS)
-    out = [
-        " " * len(NAMES) + " |".join(f"{f'G = {G}':^{len(NUMBERS)}}" for G in counts),
-        NAMES + " |".join(NUMBERS for _ in counts),
+    rows = [
+        ["", "", "", "", *(cell for G in counts for cell in (f"G = {G}", "", ""))],
+        ["objective", "search", "baseline", "Z", *("bias", "rescaled", "variance") * len(counts)],
     ]
-    out += [(name + " |".join(by_count.get(G, empty) for G in counts)).rstrip() for name, by_count in lines.items()]
-    return "\n".join(out)
+    for names, by_count in lines.items():
+        rows.append([*names, *(cell for G in counts for cell in by_count.get(G, ["", "", ""]))])
+    return "\n".join(columns(rows, right=range(4, len(rows[1]))))
 
 
 def prior_work_table(links: Sequence[Link]) -> str:
     """The paper's table of prior methods, with the measured biases."""
-    out = [f"{'work':<15} {'objective':<32} {'bias':>8} {'on greedy':>10}  correct"]
+    rows: list[tuple[str, ...]] = [("work", "objective", "bias", "on greedy", "correct")]
     for link in links:
         greedy = "" if link.greedy_bias is None else _number(link.greedy_bias)
-        verdict = "yes" if link.correct else "no"
-        out.append(f"{link.work:<15} {link.objective:<32} {_number(link.bias):>8} {greedy:>10}  {verdict}")
-    return "\n".join(out)
+        rows.append((link.work, link.objective, _number(link.bias), greedy, "yes" if link.correct else "no"))
+    return "\n".join(columns(rows, right=(2, 3)))
 
 
 def plot_estimates(estimates: Sequence[Estimate], path: str | Path) -> None:

@@ -16,7 +16,8 @@ from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import ErrorCounts
 from sharpen.evaluation.runs.settings import Setting, settings
 from sharpen.method.objectives import METHODS
-from sharpen.options import as_text
+from sharpen.options import as_text, declared
+from sharpen.speech.options import Options
 
 PAPER = (1e-3, 10, 16)  # lr, updates, G: chosen by the paper on a held-out part of Common Voice
 ALWAYS = ("lr", "samples", "steps")  # named at every point; others where the grid has several of them
@@ -73,18 +74,19 @@ def grid(method: str, **values: Sequence[Any]) -> tuple[Setting, ...]:
     if method not in METHODS or METHODS[method].search is None:
         adapting = [name for name, row in METHODS.items() if row.search]
         raise SharpenError(f"{method!r} has nothing to tune; choose from {', '.join(adapting)}")
-    return (*settings(["source"]), *settings([method], **values))
+    decoding = {name: many for name, many in values.items() if name in declared(Options)}
+    return (*settings(["source"], **decoding), *settings([method], **values))
 
 
 def points(rows: Sequence[Row]) -> list[GridPoint]:
     """The grid's points, with the rows that have an answer at all of them, so that they can be compared."""
-    answered = [row for row in rows if row.steps and not row.failed]
+    answered = [row for row in rows if row.method != "source" and not row.failed]
     if not answered:
         raise SharpenError("no row of the grid has an answer; the reasons are listed above")
     names = [*ALWAYS, *_varied(answered)]
-    groups: dict[tuple[Any, ...], dict[tuple[str, str], Row]] = {}
+    groups: dict[tuple[Any, ...], dict[tuple[str, str, int], Row]] = {}
     for row in answered:
-        groups.setdefault(tuple(_value(row, name) for name in names), {})[_column(row), row.id] = row
+        groups.setdefault(tuple(_value(row, name) for name in names), {})[_column(row), row.id, row.seed] = row
     shared = set.intersection(*(set(group) for group in groups.values()))
     if not shared:
         raise SharpenError("no utterance has an answer at all points of the grid: run the same command to resume")

