@@ -81,7 +81,7 @@ def test_words_behind_the_timestamps_are_text_under_the_rules_and_in_the_policy(
 
 def test_prompts(english):
     speech = WhisperSpeech(small_checkpoint())
-    t = speech.words
+    t = speech.tokenizer
     assert speech.prompt("de", (), "transcribe", True) == [t.sot, t.languages["de"], t.transcribe]
     assert speech.prompt("de", (), "translate", False) == [t.sot, t.languages["de"], t.translate, t.no_timestamps]
     long = speech.prompt("en", range(1000), "transcribe", True)
@@ -113,11 +113,11 @@ def test_a_prompt_read_in_two_parts_is_the_whole_prompt(contexts, timestamps):
     view, rules = speech.grammar(policy, timestamps)
     ours, theirs = (greedy(view, start.encoded, [12, 12], rules=rules, state=s) for s in (start.state, whole))
     assert [tree.hypotheses[0].tokens for tree in ours] == [tree.hypotheses[0].tokens for tree in theirs]
-    alone = policy.begin(encoded.prompted([[speech.words.sot]] * 2))
+    alone = policy.begin(encoded.prompted([[speech.tokenizer.sot]] * 2))
     (_, detected) = speech.language_probabilities(policy.logits(alone.hidden[:, 0]))
     assert start.languages == ["de", max(detected, key=detected.get)]
     upto = policy.begin(encoded.prompted([speech._before(context) for context in contexts]))
-    silence = policy.logits(upto.hidden[:, 0]).softmax(-1)[:, speech.words.no_speech]
+    silence = policy.logits(upto.hidden[:, 0]).softmax(-1)[:, speech.tokenizer.no_speech]
     assert start.no_speech == pytest.approx(silence.tolist(), rel=1e-4)
 
 
@@ -225,7 +225,7 @@ def test_language_is_detected(base):
     speech = WhisperSpeech(base)
     encoded = speech.policy.encode(speech.prepare(utterances(2)))
     assert speech.start(encoded, [None, None], [(), (400,)], "transcribe", True).languages == ["en", "en"]
-    begun = speech.policy.begin(encoded.prompted([[speech.words.sot]] * 2))
+    begun = speech.policy.begin(encoded.prompted([[speech.tokenizer.sot]] * 2))
     for probabilities in speech.language_probabilities(speech.policy.logits(begun.hidden[:, 0])):
         assert sum(probabilities.values()) == pytest.approx(1.0)
         assert max(probabilities, key=probabilities.get) == "en"

@@ -93,10 +93,10 @@ def test_several_recordings_side_by_side_are_as_each_alone(tiny):
 
 def test_previous_text_and_prompts_reach_the_model(tiny, minutes):
     job = tiny.job(minutes, Options(initial_prompt="Aberdeen ferries.", condition_on_previous_text=True))
-    assert tiny.speech.words.decode(job.window().context) == " Aberdeen ferries."
+    assert tiny.speech.tokenizer.decode(job.window().context) == " Aberdeen ferries."
     taken, decoded = islice(run(tiny.speech, [job], 1), 2)
     assert (taken, decoded) == ((job, []), (job, job.segments))
-    said = tiny.speech.words.decode(job.window().context)
+    said = tiny.speech.tokenizer.decode(job.window().context)
     assert said == " Aberdeen ferries." + "".join(s.text for s in job.segments)
     plain = tiny.job(minutes, Options())
     assert len(list(islice(run(tiny.speech, [plain], 1), 2))) == 2
@@ -139,7 +139,7 @@ def stubbed(monkeypatch, *words, seconds=0.0, **changes):
     def one_by_one(speech, windows, options, languages, on_step):
         time.sleep(seconds)
         word = said.pop(0) if len(said) > 1 else said[0]
-        tokens = tuple(speech.words.encode(f" {word}"))
+        tokens = tuple(speech.tokenizer.encode(f" {word}"))
         found = Decoded(tokens, (-0.1,) * len(tokens), (0.1,) * len(tokens), word, "cy", 0.0, -0.1, 0.0, 1.0)
         return [replace(found, **{k: v(word) for k, v in changes.items()}) for _ in windows]
 
@@ -217,10 +217,10 @@ def test_audio_at_another_rate_is_resampled(tiny):
 
 
 def test_one_odd_file_does_not_stop_the_others(tiny, tmp_path, monkeypatch):
-    def read(source):
+    def read(source, **settings):
         if "odd" in source:
             raise RuntimeError("a bug in a reader")
-        return read_audio(source)
+        return read_audio(source, **settings)
 
     monkeypatch.setattr(files, "read_audio", read)
     good = str(CLIPS[0]["path"])

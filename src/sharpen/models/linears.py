@@ -73,8 +73,8 @@ class Matrices:
     @cached_property
     def cross(self) -> Sequence[Product]:
         """What makes each decoder layer's keys and values from the encoder's states."""
-        found = [layer.cross for layer in self.weights.decoder.layers]
-        return [self._product(cross.kv, plain) for cross in found if cross is not None]
+        crosses = [layer.cross for layer in self.weights.decoder.layers]
+        return [self._product(cross.kv, plain) for cross in crosses if cross is not None]
 
     @cached_property
     def scoring(self) -> Sequence[Layer]:

@@ -34,23 +34,23 @@ class WhisperSpeech:
     ) -> None:
         self.checkpoint = checkpoint
         self.policy = WhisperPolicy(checkpoint, device, dtype)
-        self.words: WhisperTokenizer = checkpoint.tokenizer
+        self.tokenizer: WhisperTokenizer = checkpoint.tokenizer
         self.name = checkpoint.name
         self.sampling_rate = checkpoint.mel.sampling_rate
         self.seconds = float(checkpoint.mel.seconds)
-        self.multilingual = self.words.multilingual
+        self.multilingual = self.tokenizer.multilingual
 
     def check(self, language: str, task: str) -> None:
         if not self.multilingual and (language != "en" or task != "transcribe"):
             raise SharpenError(
                 f"an English-only model cannot {task} {language!r}; use the multilingual model (without .en)"
             )
-        if self.multilingual and language not in self.words.languages:
+        if self.multilingual and language not in self.tokenizer.languages:
             raise SharpenError(f"this checkpoint does not know the language {language!r}; use a newer one")
 
     def prepare(self, windows: Sequence[np.ndarray], padding: str = "full") -> PreparedSpeech:
         mel = self.checkpoint.mel
-        features, start = log_mel(list(windows), mel), [[self.words.sot]] * len(windows)
+        features, start = log_mel(list(windows), mel), [[self.tokenizer.sot]] * len(windows)
         if padding == "full":
             return self.policy.prepare(features, start)
         speech = [-(-len(samples) // mel.hop_length) for samples in windows]
@@ -83,7 +83,7 @@ class WhisperSpeech:
         before = [self._before(context) for context in contexts]
         state = self.policy.begin(encoded.prompted(before))
         logits = self.policy.logits(state.hidden[:, 0])  # (B, V)
-        no_speech: list[float] = logits.softmax(-1)[:, self.words.no_speech].tolist()
+        no_speech: list[float] = logits.softmax(-1)[:, self.tokenizer.no_speech].tolist()
         known = self._languages(encoded, logits, languages, contexts)
         after = [self._after(language, task, timestamps) for language in known]
         if after[0]:  # the same length for all
@@ -92,7 +92,7 @@ class WhisperSpeech:
         return Start(encoded.prompted(prompts), state, known, no_speech)
 
     def grammar(self, policy: WhisperPolicy, timestamps: bool) -> tuple[WhisperPolicy, TimestampRules | None]:
-        return (policy.timestamped(), TimestampRules.of(self.words)) if timestamps else (policy, None)
+        return (policy.timestamped(), TimestampRules.of(self.tokenizer)) if timestamps else (policy, None)
 
     def length_limit(self, seconds: float, language: str, task: str) -> int:
         return length_limit(seconds, language, task)
@@ -103,7 +103,7 @@ class WhisperSpeech:
 
     def language_probabilities(self, logits: Tensor) -> list[dict[str, float]]:
         """For each window the probability of each language: (B, V) logits after the start token -> B mappings."""
-        codes, ids = list(self.words.languages), list(self.words.languages.values())
+        codes, ids = list(self.tokenizer.languages), list(self.tokenizer.languages.values())
         return [dict(zip(codes, row, strict=True)) for row in logits[:, ids].softmax(-1).tolist()]
 
     def _languages(
@@ -121,7 +121,7 @@ class WhisperSpeech:
             b for b in unknown if contexts[b]
         ]  # Whisper detects after the start token alone, without context
         if with_context:
-            alone = self.policy.begin(encoded.select(with_context).prompted([[self.words.sot]] * len(with_context)))
+            alone = self.policy.begin(encoded.select(with_context).prompted([[self.tokenizer.sot]] * len(with_context)))
             logits = logits.index_copy(
                 0, torch.tensor(with_context, device=logits.device), self.policy.logits(alone.hidden[:, 0])
             )
@@ -131,13 +131,14 @@ class WhisperSpeech:
 
     def _before(self, context: Sequence[int]) -> list[int]:
         """The prompt up to the start token."""
-        return [self.words.sot_prev, *context[-MAX_CONTEXT:], self.words.sot] if context else [self.words.sot]
+        start = [self.tokenizer.sot]
+        return [self.tokenizer.sot_prev, *context[-MAX_CONTEXT:], *start] if context else start
 
     def _after(self, language: str, task: str, timestamps: bool) -> list[int]:
         """The prompt after the start token."""
         self.check(language, task)
-        spoken = [self.words.languages[language], getattr(self.words, task)] if self.multilingual else []
-        return spoken if timestamps else [*spoken, self.words.no_timestamps]
+        spoken = [self.tokenizer.languages[language], getattr(self.tokenizer, task)] if self.multilingual else []
+        return spoken if timestamps else [*spoken, self.tokenizer.no_timestamps]
 
 
 def length_limit(seconds: float, language: str = "en", task: str = "transcribe") -> int:

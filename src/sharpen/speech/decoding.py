@@ -156,7 +156,7 @@ def adapt_windows(
         options.adapt,
         ids=ids,
         limits=limits,
-        text=lambda tokens: " ".join(speech.words.decode(tokens).lower().split()),
+        text=lambda tokens: " ".join(speech.tokenizer.decode(tokens).lower().split()),
         on_step=on_step,
     )
 
@@ -236,7 +236,7 @@ def _result(
 ) -> Decoded:
     best = max(tree.hypotheses, key=lambda y: y.logprob / len(y))
     n = len(best.content)
-    text = speech.words.decode(best.content).strip()
+    text = speech.tokenizer.decode(best.content).strip()
     avg_logprob = best.logprob / len(best)
     return Decoded(
         tokens=best.content,

@@ -145,7 +145,7 @@ def explanations(job: Job) -> list[Explanation]:
             source=how.source,
             adapted=how.result,
             trace=how.trace,
-            tokenizer=job.speech.words,
+            tokenizer=job.speech.tokenizer,
             guard=how.refused,
             seconds=sum(sum(step.seconds.values()) for step in how.trace.steps),
         )

@@ -29,7 +29,7 @@ class Segment:
     entropies: tuple[float, ...]  # Ent(pi) where each token was chosen, in nats
 
 
-def settle(words: TokenText, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
+def settle(tokenizer: TokenText, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
     """The part of a window's output to keep, and after how many seconds the next window starts: Whisper's own rule.
 
     If the output ends with the end of a segment, all of it is kept and the next window starts after this one. Otherwise
@@ -37,7 +37,7 @@ def settle(words: TokenText, decoded: Decoded, duration: float, *, last: bool) -
     end of a window splits no word. The next window starts at least SHORTEST seconds later. In the `last` window of a
     recording, a rest shorter than SHORTEST is not decoded again.
     """
-    times = [words.time(token) for token in decoded.tokens]
+    times = [tokenizer.time(token) for token in decoded.tokens]
     stamped = [time is not None for time in times]
     pairs = [i for i in range(len(stamped) - 1) if stamped[i] and stamped[i + 1]]
     if not pairs or stamped[-2:] == [False, True]:
@@ -50,12 +50,14 @@ def settle(words: TokenText, decoded: Decoded, duration: float, *, last: bool) -
     return cut, consumed
 
 
-def segments(words: TokenText, decoded: Decoded, offset: float, duration: float, first_id: int = 0) -> list[Segment]:
+def segments(
+    tokenizer: TokenText, decoded: Decoded, offset: float, duration: float, first_id: int = 0
+) -> list[Segment]:
     """The segments of a window that starts at `offset` seconds, by its timestamps; without any it is one segment."""
     made: list[Segment] = []
-    for start, end, indices in _pieces(words, decoded.tokens, duration):
+    for start, end, indices in _pieces(tokenizer, decoded.tokens, duration):
         tokens = tuple(decoded.tokens[i] for i in indices)
-        text = words.decode(tokens)
+        text = tokenizer.decode(tokens)
         # Whisper drops segments of no duration: they are hallucinated after the end.
         if not text.strip() or start >= end:
             continue
@@ -78,12 +80,12 @@ def segments(words: TokenText, decoded: Decoded, offset: float, duration: float,
     return made
 
 
-def _pieces(words: TokenText, tokens: tuple[int, ...], duration: float) -> list[tuple[float, float, list[int]]]:
+def _pieces(tokenizer: TokenText, tokens: tuple[int, ...], duration: float) -> list[tuple[float, float, list[int]]]:
     """(start, end, positions of the text tokens) of each part between timestamps, within the window."""
     pieces: list[tuple[float, float, list[int]]] = []
     start, indices = 0.0, list[int]()
     for i, token in enumerate(tokens):
-        time = words.time(token)
+        time = tokenizer.time(token)
         if time is None:
             indices.append(i)
             continue

@@ -71,15 +71,15 @@ class Job:
             self.language = self.language or decoded.language
         if decoded.adaptation is not None:
             self.adapted.append((self.done, decoded.adaptation))
-        words, rate = self.speech.words, self.audio.sampling_rate
+        tokenizer, rate = self.speech.tokenizer, self.audio.sampling_rate
         duration = len(window.samples) / rate
         last = self.position + len(window.samples) == len(self.audio.samples)
         new: list[Segment] = []
         consumed = duration
         if decoded.is_speech:
             self.cut += [] if decoded.finished else [self.done]
-            closed, consumed = settle(words, decoded, duration, last=last)
-            new = segments(words, closed, self.done, duration, len(self.segments))
+            closed, consumed = settle(tokenizer, decoded, duration, last=last)
+            new = segments(tokenizer, closed, self.done, duration, len(self.segments))
         self.segments += new
         if self.options.condition_on_previous_text:
             if decoded.temperature > 0.5:  # Whisper's rule: a context that leads to uncertain text leads to more of it
@@ -95,7 +95,7 @@ class Job:
     def _reset_context(self) -> None:
         """Back to the initial prompt."""
         text = self.options.initial_prompt.strip()
-        self._context = self.speech.words.encode(f" {text}") if text else []
+        self._context = self.speech.tokenizer.encode(f" {text}") if text else []
 
     def cancel(self) -> None:
         """Skips the rest of the recording."""

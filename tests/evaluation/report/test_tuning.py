@@ -49,9 +49,9 @@ def test_the_table_marks_the_lowest_and_the_papers():
     assert best(found).choice == (3e-3, 10, 16)
     source = [row(0, 0, 0, name, 6, method="source", options={"snr": 10.0}) for name in "abc"]
     assert table(found, source).splitlines() == [
-        "      lr    G     3 steps    10 steps",
-        "   0.001   16     40.00       30.00*",
-        "   0.003   16     50.00       15.00<",
+        "   lr   G  3 steps  10 steps",
+        "0.001  16  40.00     30.00*",
+        "0.003  16  50.00     15.00<",
         "WER % on 2 utterances. < the lowest; * the paper's choice",
         "source: 60.00",
         "lowest: lr 0.003, 10 steps, G 16, 15.00 [10.00, 20.00]",
@@ -68,9 +68,9 @@ def test_whatever_is_varied_has_its_place_in_the_table():
     ]
     found = tuning.points([*plain, *stopped])
     assert table(found).splitlines()[:4] == [
-        "      lr    G            stop     3 steps    10 steps",
-        "   0.001   16  certain+agreed     20.00<      20.00",
-        "   0.001   16            none     40.00       30.00*",
+        "   lr   G            stop  3 steps  10 steps",
+        "0.001  16  certain+agreed  20.00<    20.00",
+        "0.001  16            none  40.00     30.00*",
         "WER % on 2 utterances. < the lowest; * the paper's choice",
     ]
     assert "lowest: lr 0.001, 3 steps, G 16, stop certain+agreed, 20.00" in table(found)

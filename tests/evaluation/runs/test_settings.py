@@ -93,15 +93,15 @@ def test_all_doors_lead_to_the_same_beam():
 
     def command(*arguments):
         options = transcribe.make_options(parse(transcribe, "f.wav", *arguments))
-        return options.adapt, options.decode, options.beam_size
+        return options.adapt, options.final_decode, options.beam_size
 
     def python(**options):
         made = Options(**options)
-        return made.adapt, made.decode, made.beam_size
+        return made.adapt, made.final_decode, made.beam_size
 
     def evaluation(method, **values):
         made = settings([method], **values)[0].options("exact")
-        return made.adapt, made.decode, made.beam_size
+        return made.adapt, made.final_decode, made.beam_size
 
     paper, narrow, whisper = (None, "beam", 16), (None, "beam", 4), (None, "beam", 5)
     assert command("--method", "beam") == python(adapt="beam") == evaluation("beam") == paper

@@ -267,11 +267,11 @@ def _column_order(c: Column) -> tuple[bool, str, float]:
     return c.domain != "clean", c.domain, -(c.snr or 0.0)
 
 
-def _labelled(found: Sequence[Line]) -> Iterator[Line]:
+def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
     """Lines in order, each with those settings in its label that its method has in several values."""
     known = list(METHODS)
     order = sorted(
-        found,
+        lines,
         key=lambda x: (known.index(x.method) if x.method in known else len(known), x.model, x.samples, x.steps),
     )
     for line in order:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from sharpen.evaluation.runs.settings import Setting, settings
 from sharpen.method.objectives import METHODS
 from sharpen.options import as_text, declared
 from sharpen.speech.options import Options
+from sharpen.terminal import columns
 
 PAPER = (1e-3, 10, 16)  # lr, updates, G: chosen by the paper on a held-out part of Common Voice
 ALWAYS = ("lr", "samples", "steps")  # named at every point; others where the grid has several of them
@@ -133,23 +134,18 @@ def table(tried: Sequence[GridPoint], source: Sequence[Row] = ()) -> str:
     """Error rates in %: a line for each learning rate, G and what else is varied, a column for each number of steps."""
     steps, lowest = sorted({point.values["steps"] for point in tried}), best(tried)
     others = [name for name in tried[0].values if name not in ALWAYS]
-    widths = [max(len(name), *(len(as_text(point.values[name])) for point in tried)) + 2 for name in others]
     by_place = {(point.line, point.values["steps"]): point for point in tried}
-    out = [f"{'lr':>8} {'G':>4}" + _cells(others, widths) + "".join(f"{f'{n} steps':>12}" for n in steps)]
+    rows = [["lr", "G", *others, *(f"{n} steps" for n in steps)]]
     for values in dict.fromkeys(point.line for point in tried):
-        lr, G, *rest = values
-        line = f"{lr:8g} {G:4}" + _cells(map(as_text, rest), widths)
+        cells = []
         for n in steps:
             point = by_place.get((values, n))
             mark = "" if point is None else "*" * point.paper + "<" * (point is lowest)
-            line += f"{'-' if point is None else f'{100 * point.wer:.2f}'}{mark:2}".rjust(12)
-        out.append(line.rstrip())
+            cells.append(f"{'-' if point is None else f'{100 * point.wer:.2f}'}{mark:2}")
+        rows.append([*map(as_text, values), *cells])
+    out = columns(rows, right=range(len(rows[0])))
     out.append(f"WER % on {len(tried[0].items)} utterances. < the lowest; * the paper's choice")
     return "\n".join([*out, *_source(tried[0], source), *_verdict(tried)])
-
-
-def _cells(texts: Iterable[str], widths: Sequence[int]) -> str:
-    return "".join(text.rjust(width) for text, width in zip(texts, widths, strict=True))
 
 
 def _source(point: GridPoint, source: Sequence[Row]) -> list[str]:

@@ -150,7 +150,7 @@ def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = (), we
 def _context(model: Model, options: Options) -> tuple[int, ...]:
     """The tokens of the prompt, as `Model.transcribe` puts them in front of a window."""
     text = options.initial_prompt.strip()
-    return tuple(model.speech.words.encode(f" {text}")) if text else ()
+    return tuple(model.speech.tokenizer.encode(f" {text}")) if text else ()
 
 
 def _samples(utterance: Utterance) -> np.ndarray:
@@ -212,7 +212,7 @@ def _answer(model: Model, setting: Setting, blank: Row, result: Decoded, last: b
         how, steps = result.adaptation, result.adaptation.trace.steps
         source, adapted, refused = how.source.text, how.result.text, how.refused
         if not last and len(steps) > blank.steps:  # an episode that stopped earlier has its final answer from there on
-            adapted = model.speech.words.decode(steps[blank.steps].greedy or ()).strip()
+            adapted = model.speech.tokenizer.decode(steps[blank.steps].greedy or ()).strip()
             refused = guard.check(source, adapted)
         text = source if refused and setting.adapt.guard else adapted
         trace = _summary(how.trace, blank.steps)

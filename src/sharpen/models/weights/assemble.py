@@ -59,16 +59,16 @@ class _Taker:
         self.missing: list[str] = []
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        found = self.left.pop(name, None)
-        if found is None:
+        tensor = self.left.pop(name, None)
+        if tensor is None:
             self.missing.append(name)
             return torch.empty(shape, device="meta")  # `finish` raises
-        if tuple(found.shape) != shape:
-            raise WeightsError(f"{self.where}: {name} has shape {tuple(found.shape)}, expected {shape}; {GET_AGAIN}")
-        dtype = str(found.dtype).removeprefix("torch.")
+        if tuple(tensor.shape) != shape:
+            raise WeightsError(f"{self.where}: {name} has shape {tuple(tensor.shape)}, expected {shape}; {GET_AGAIN}")
+        dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in FLOATS:
             raise WeightsError(f"{self.where}: {name} is {dtype}, expected one of {', '.join(FLOATS)}")
-        return found.tensor() if isinstance(found, Stored) else found.detach()
+        return tensor.tensor() if isinstance(tensor, Stored) else tensor.detach()
 
     def finish(self) -> None:
         if self.missing:

@@ -101,8 +101,8 @@ def _put(package: Packaged, ready: Path, folder: Path) -> None:
 
 
 def _is_intact(size: str, cache_dir: str | Path | None) -> bool:
-    found = catalog.fetched(size, cache_dir)
-    return found is not None and catalog.verify(*found) == "yes"
+    fetched = catalog.fetched(size, cache_dir)
+    return fetched is not None and catalog.verify(*fetched) == "yes"
 
 
 def _readable(folder: Path) -> bool:

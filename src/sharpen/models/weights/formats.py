@@ -119,6 +119,6 @@ def _identify_directory(folder: Path) -> Source:
         names = ", ".join(path.name for path in candidates[:5])
         raise WeightsError(f"{folder}: several checkpoints ({names}); give the path of one of them")
     if not candidates:
-        found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
-        raise WeightsError(f"{folder}: no weights in this directory, it holds {found}; {EXPECTED}")
+        names = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+        raise WeightsError(f"{folder}: no weights in this directory, it holds {names}; {EXPECTED}")
     return identify(candidates[0])

@@ -85,12 +85,12 @@ def cached_repositories() -> list[tuple[str, Path]]:
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return []
-    found = []
+    cached = []
     for repository in sorted(repositories, key=lambda entry: entry.repo_id):
         if repository.repo_type == "model" and "whisper" in repository.repo_id.lower() and repository.revisions:
             newest = max(repository.revisions, key=lambda revision: revision.last_modified)
-            found.append((repository.repo_id, Path(newest.snapshot_path)))
-    return found
+            cached.append((repository.repo_id, Path(newest.snapshot_path)))
+    return cached
 
 
 def _first_line(error: Exception) -> str:

@@ -102,10 +102,10 @@ def read(path: Path) -> Parsed:
             f"that holds more than tensors, and code inside a checkpoint is never run; {GET_AGAIN}"
         ) from error
     if not isinstance(content, dict) or not {"dims", "model_state_dict"} <= content.keys():
-        found = sorted(map(str, content))[:5] if isinstance(content, dict) else type(content).__name__
+        contents = sorted(map(str, content))[:5] if isinstance(content, dict) else type(content).__name__
         raise WeightsError(
-            f"{path}: a PyTorch file, but not OpenAI's Whisper: it holds {found}, expected dims and model_state_dict; "
-            "for a Hugging Face model give the directory with its config.json and model.safetensors"
+            f"{path}: a PyTorch file, but not OpenAI's Whisper: it holds {contents}, expected dims and "
+            "model_state_dict; for a Hugging Face model give the directory with its config.json and model.safetensors"
         )
     dims, state = content["dims"], content["model_state_dict"]
     if not isinstance(dims, dict) or not isinstance(state, dict):
