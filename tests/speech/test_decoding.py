@@ -87,7 +87,7 @@ def test_prompts(english):
     long = speech.prompt("en", range(1000), "transcribe", True)
     assert long[:2] == [t.sot_prev, 777]
     assert long[-3:] == [t.sot, t.languages["en"], t.transcribe]
-    assert english.prompt("en", (), "transcribe", False) == [english.words.sot, english.words.no_timestamps]
+    assert english.prompt("en", (), "transcribe", False) == [english.tokenizer.sot, english.tokenizer.no_timestamps]
     with pytest.raises(SharpenError, match="English-only model cannot transcribe 'de'"):
         english.prompt("de", (), "transcribe", True)
     with pytest.raises(SharpenError, match="does not know the language 'yue'"):
