@@ -321,6 +321,17 @@ def test_a_switch_takes_no_file(arguments, value):
     assert (args.condition_on_previous_text, args.files) == (value, ["f.wav"])
 
 
+def test_values_that_grids_and_thresholds_take():
+    args = parse(
+        "evaluate", "c", "--out", "x", "--guard", "on", "--guard", "off", "--methods", "source,", "--samples", "4,"
+    )
+    assert (args.guard, args.method, args.samples) == ((True, False), ["source"], [4])
+    for word in ("off", "none"):
+        assert parse("transcribe", "f.wav", "--no-speech-threshold", word).no_speech_threshold is None
+    with pytest.raises(SystemExit):
+        parse("bench", "--threads", 10**11)
+
+
 def test_flags_of_whisper_and_of_before():
     def options(*arguments):
         return transcribe.make_options(parse("transcribe", "f.wav", *arguments))

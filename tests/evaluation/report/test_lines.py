@@ -210,3 +210,16 @@ def test_a_line_is_compared_with_a_source_that_heard_the_same():
     pair = line_results(found)[1].paired["source"]
     assert pair.label == "source, of the same rows"
     assert pair.average.helped == 1
+
+
+def test_an_option_at_its_default_counts_as_the_default():
+    """A row does not record it: a greedy line must not be paired with a source that was decoded by beam search."""
+    rows = [
+        answer("source", options={"decode": "beam"}),
+        answer("source"),
+        answer("em-tok-b", options={"decode": "beam"}),
+        answer("em-tok-b"),
+    ]
+    lines = group_lines(rows)["corpus"]
+    pairs = {line.options.get("decode"): partner(line, "source", lines) for line in lines if line.adapts}
+    assert {decode: other.options.get("decode") for decode, other in pairs.items()} == {"beam": "beam", None: None}

@@ -2,8 +2,11 @@ import re
 from pathlib import Path
 
 import pytest
+from evaluation.report.answers import answer
 
 from sharpen.evaluation.report import paper
+from sharpen.evaluation.report.comparisons import line_results
+from sharpen.evaluation.report.lines import group_lines
 from sharpen.evaluation.report.paper import PaperNumber, PaperSetting
 
 SOURCE = Path(__file__).parents[4] / "shared" / "paper.tex.txt"
@@ -127,3 +130,16 @@ def test_averages_need_exactly_the_papers_domains():
     assert paper.average("l2-arctic", accents - {("Hindi", None)}, setting("source")) is None
     assert paper.average("l2-arctic", accents, setting(samples=4)) is None
     assert paper.average("l2-arctic", accents, setting("beam", steps=0)) is None
+
+
+def test_an_option_that_the_paper_does_not_have_gets_none_of_its_numbers():
+    settings = {"corpus": "librispeech-test-other", "domain": "GS"}
+    noise = {"noise": "GS", "snr": 10.0, "weight_decay": 0.0, "normalise": "tokens"}
+    rows = [
+        answer("em-tok-b", options=noise, **settings),
+        answer("em-tok-b", options={**noise, "stop": "agreed"}, **settings),
+    ]
+    (lines,) = group_lines(rows).values()
+    numbers = {r.line.options.get("stop"): [cell.paper for cell in r.cells.values()] for r in line_results(lines)}
+    assert numbers["agreed"] == [None]
+    assert numbers[None][0].value == 23.16

@@ -139,3 +139,18 @@ def test_a_plot_that_cannot_be_written_is_told(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(SharpenError, match="cannot write the figure"):
         plot(tuning.points(rows_at({PAPER: (1, 1)})), tmp_path / "plot.nonsense", "em-tok-b")
+
+
+def test_all_seeds_of_a_point_count():
+    rows = [
+        replace(r, seed=seed, errors=ErrorCounts(seed, reference=10))
+        for r in rows_at({PAPER: (1, 1)})
+        for seed in (0, 2)
+    ]
+    (point,) = tuning.points(rows)
+    assert ({r.seed for r in point.rows}, point.wer) == ({0, 2}, 0.1)
+
+
+def test_no_updates_are_a_point_of_the_grid():
+    rows = rows_at({(1e-3, 0, 16): (4, 4), PAPER: (3, 3)})
+    assert [point.choice for point in tuning.points(rows)] == [(1e-3, 0, 16), PAPER]

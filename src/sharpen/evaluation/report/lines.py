@@ -188,9 +188,6 @@ def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
     """
 
     def likeness(other: Line) -> tuple[int, int, int, int]:
-        keys = (
-            line.settings.keys() | other.settings.keys()
-        )  # a default is not recorded, so one may lack what the other has
         same = {key for key in keys if setting_value(line.settings, key) == setting_value(other.settings, key)}
         if not (line.chooses_samples and other.chooses_samples):
             same.discard("samples")
@@ -200,6 +197,8 @@ def partner(line: Line, method: str, among: Sequence[Line]) -> Line | None:
     candidates = [o for o in among if (o.method, o.model) == (method, line.model) and line.ids & o.ids]
     if line.method == method:
         candidates = [o for o in candidates if _settings_as_in_paper(o) > _settings_as_in_paper(line)]
+    # A default is not recorded: what one line lacks may be a key of another.
+    keys = {key for one in (line, *candidates) for key in one.settings}
     return max(candidates, key=likeness, default=None)
 
 
