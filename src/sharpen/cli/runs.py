@@ -35,7 +35,7 @@ def add_output(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add = parser.add_argument
     add("--out", required=required, metavar="DIR", help="folder of the rows, new or of an earlier run: DIR/rows.jsonl")
     add("--limit", type=positive, metavar="N",
-        help="only the first N of each corpus or domain, in a fixed shuffled order (default: all)")  # fmt: skip
+        help="only the first N of each corpus (reproduce: each domain), in a fixed shuffled order")  # fmt: skip
     add("--quiet", "-q", action="store_true", help="no progress bar")
 
 

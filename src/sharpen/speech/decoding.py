@@ -33,6 +33,12 @@ class Window:
     context: tuple[int, ...] = ()  # tokens of the text before it
 
 
+def initial_context(speech: SpeechModel, options: Options) -> tuple[int, ...]:
+    """The tokens of the initial prompt, as they precede the first window."""
+    text = options.initial_prompt.strip()
+    return tuple(speech.tokenizer.encode(f" {text}")) if text else ()
+
+
 @dataclass(frozen=True)
 class Decoded:
     """The transcript of one window."""

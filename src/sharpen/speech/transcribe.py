@@ -14,7 +14,7 @@ from sharpen.method.policy import Policy
 from sharpen.models.load import load_speech
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Adapted, Decoded, Window, decode
+from sharpen.speech.decoding import Adapted, Decoded, Window, decode, initial_context
 from sharpen.speech.fallback import attempts
 from sharpen.speech.longform import SHORTEST, Segment, segments, settle
 from sharpen.speech.options import Options
@@ -94,8 +94,7 @@ class Job:
 
     def _reset_context(self) -> None:
         """Back to the initial prompt."""
-        text = self.options.initial_prompt.strip()
-        self._context = self.speech.tokenizer.encode(f" {text}") if text else []
+        self._context = list(initial_context(self.speech, self.options))
 
     def cancel(self) -> None:
         """Skips the rest of the recording."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sharpen.evaluation.runs.settings import Setting
     from sharpen.method.trace import Trace
     from sharpen.speech.decoding import Decoded, Window
-    from sharpen.speech.options import Options
     from sharpen.speech.transcribe import Model
 
 # Computes batches: the run, the batches to compute, and the keys of rows that exist already.
@@ -124,11 +123,11 @@ def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = (), we
 
     An utterance that fails gets a row that says why. Where a batch fails as a whole, each utterance is tried alone.
     """
-    from sharpen.speech.decoding import Window
+    from sharpen.speech.decoding import Window, initial_context
 
     rows: list[Row] = []
     readable: list[tuple[Utterance, Window]] = []
-    context = _context(model, batch.setting.options(run.preset))
+    context = initial_context(model.speech, batch.setting.options(run.preset))
     for utterance in batch.utterances:
         try:
             readable.append((utterance, Window(utterance.id, _samples(utterance), context)))
@@ -145,12 +144,6 @@ def compute(model: Model, run: Run, batch: Batch, done: Collection[str] = (), we
         for row in rows
         if row.key not in done
     ]
-
-
-def _context(model: Model, options: Options) -> tuple[int, ...]:
-    """The tokens of the prompt, as `Model.transcribe` puts them in front of a window."""
-    text = options.initial_prompt.strip()
-    return tuple(model.speech.tokenizer.encode(f" {text}")) if text else ()
 
 
 def _samples(utterance: Utterance) -> np.ndarray:
