@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import cache
@@ -40,6 +41,8 @@ class Option:
     kind: Any  # the field's type
     meaning: str
     choices: Collection[str] = ()  # empty: any value of the kind
+    pattern: str = ""  # a regular expression that a text must match
+    example: str = ""  # what its values look like, in words
     least: float | None = None  # the smallest value
     above: float | None = None  # values must be larger than this
     most: float | None = None  # the largest value
@@ -69,6 +72,8 @@ class Option:
         """What a value must be, in words."""
         if self.choices:
             what = f"one of {', '.join(self.choices)}"
+        elif self.example:
+            what = self.example
         else:
             what = {bool: "on or off", int: "a whole number", float: "a finite number"}.get(self.scalar, "text")
         bounds = [("at least", self.least), ("above", self.above), ("at most", self.most)]
@@ -125,7 +130,8 @@ class Option:
         if isinstance(value, others):
             return True
         if self.choices or self.scalar is str:
-            return isinstance(value, str) and (not self.choices or value in self.choices)
+            listed = not self.choices or value in self.choices
+            return isinstance(value, str) and listed and bool(re.fullmatch(self.pattern or ".*", value, re.DOTALL))
         if self.scalar is bool or isinstance(value, bool):
             return self.scalar is bool and isinstance(value, bool)
         number: Any = value if isinstance(value, numbers.Integral if self.scalar is int else numbers.Real) else math.nan

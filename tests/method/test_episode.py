@@ -159,6 +159,8 @@ def drawn_options(draw, method=None):
         norms=draw.choice(["encoder+decoder", "encoder+decoder", "encoder", "decoder"]),
         normalise=draw.choice(["tokens", "group"]),
         stop=draw.choice([(), (), ("settled",)]),
+        search_every=draw.choice([1, 1, 2, 3]),
+        gate=draw.choice([0.0, 0.0, 0.9]),
         greedy_at=draw.choice([(), (2,)]),
         seed=draw.randint(0, 3),
     )
@@ -225,6 +227,26 @@ def test_a_random_schedule_of_joins_and_leaves_changes_no_result(seed):
         assert_same(episode, name, alone(policy, b, name, limit, options))
 
 
+@pytest.mark.parametrize("method", ["em-tok-b", "em-tok", "greedy-em"])
+def test_confident_inputs_are_left_alone(method):
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    free = run(policy, method, 3)
+    doubts = [trace.steps[0].H_tok * trace.steps[0].hypotheses / trace.steps[0].tokens for trace in free.traces]
+    gate = sum(sorted(doubts)[:2]) / 2  # one input is below it
+    gated = run(policy, method, 3, gate=gate)
+    source = run(policy, method, 0)
+    for b, doubt in enumerate(doubts):
+        trace = gated.traces[b]
+        if doubt < gate:
+            assert (trace.steps, trace.stopped) == ([], f"confident: {doubt:.2f} nats a token")
+            assert all(torch.equal(gated.norms[n.name].weight[b], n.weight) for n in policy.norms())
+        else:
+            assert len(trace.steps) == 3
+            assert torch.allclose(gated.theta[b], free.theta[b], rtol=1e-9)
+    assert {len(trace.steps) for trace in gated.traces} == {0, 3}
+    assert source.traces[0].stopped == ""
+
+
 def test_an_answer_can_be_had_after_any_step():
     policy = ToyPolicy(vocabulary=6, seed=3)
     episode, before = Episode(policy), []
@@ -287,7 +309,7 @@ def test_ids_of_an_episode_are_unique_and_known():
     with pytest.raises(SharpenError, match="no input 'x' in this episode; it has a"):
         episode.leave(["x"])
     with pytest.raises(
-        SharpenError, match="2 inputs, 1 ids, 2 limits, 2 options and 1 names of draws: give one per input"
+        SharpenError, match="2 inputs, 1 ids, 2 limits, 2 options, 1 names of draws and 2 trees: give one per input"
     ):
         episode.join(policy.inputs.select([0, 1]), ["c"])
     episode.step()

@@ -22,7 +22,7 @@ from sharpen.method.gradient import score, tree_loss
 from sharpen.method.norms import affine, choose, initial
 from sharpen.method.objectives import METHODS, Method, em_tok
 from sharpen.method.optimiser import Moments, adamw
-from sharpen.method.policy import generator
+from sharpen.method.policy import generator, log_pi
 from sharpen.method.search import beam, greedy, sample
 from sharpen.models.log_mel import log_mel
 from sharpen.models.whisper import WhisperPolicy
@@ -169,6 +169,57 @@ def test_only_the_chosen_norms_move(small, norms):
     assert {norm.side for norm in chosen} == set(norms.split("+"))
     assert episode.theta.shape == (3, sum(2 * len(norm.weight) for norm in chosen))
     assert ((episode.theta - initial(chosen, 3)).abs() > 0).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_layers_below_the_adapted_norms_are_computed_once_and_change_no_gradient(small, layer, monkeypatch):
+    policy, prepared = small
+    chosen = choose(policy.norms(), f"encoder:{layer}+decoder")
+    with torch.no_grad():
+        trees = beam(policy, policy.encode(prepared), LIMITS, 4, entropies=True, keep=1 << 30)
+    loss = tree_loss(trees, [em_tok] * 3, ["tokens"] * 3)
+    gradients = []
+    for ahead in (prepared, policy.ahead(prepared, [norm.name for norm in chosen])):
+        theta = initial(chosen, 3).requires_grad_()
+        view = policy.adapted(affine(chosen, theta))
+        scored = score(view, view.encode(ahead), trees, theta.device)
+        gradients.append(scored.gradient(view, replace(loss, trees=[replace(tree) for tree in trees]), theta))
+    _, whole = tree_gradient(policy, prepared, trees)
+    parts = dict(zip([n.name for n in policy.norms()], torch.split(whole, [32] * len(policy.norms()), 1), strict=True))
+    expected = torch.cat([parts[norm.name] for norm in chosen], dim=1)
+    assert ahead.layers == layer
+    for gradient in gradients:
+        assert torch.allclose(gradient, expected, atol=1e-12)
+    runs = []
+    layers = WhisperPolicy._layers
+    monkeypatch.setattr(WhisperPolicy, "_layers", lambda self, p, end: runs.append(end - p.layers) or layers(self, p, end))
+    run(policy, prepared, [0], norms=f"encoder:{layer}+decoder")
+    assert runs == [layer, *[2 - layer] * 3]  # the small model has two
+
+
+def test_hypotheses_of_an_earlier_step_are_scored_under_the_present_norms(small):
+    policy, prepared = small
+    rare = run(policy, prepared, search_every=3)
+    for b, trace in enumerate(rare.traces):
+        first, second, _ = (step.tree for step in trace.steps)
+        assert [y.tokens for y in first.hypotheses] == [y.tokens for y in second.hypotheses]
+        one = run(policy, prepared, [b], steps=1)
+        view = policy.adapted(one.norms)
+        hidden = score(view, view.encode(prepared.select([b])), [second], one.theta.device).hidden
+        rows = [log_pi(view, hidden[n : n + 1], depth)[0] for n, depth in enumerate(second.depths)]
+        assert second.entropies == pytest.approx([float(entropy(row)) for row in rows])
+        for y in second.hypotheses:
+            assert y.logprobs == pytest.approx([float(rows[n][t]) for n, t in zip(y.nodes, y.tokens, strict=True)])
+            assert [second.logprobs[n] for n in y.nodes[1:]] == pytest.approx(y.logprobs[:-1])
+    assert not torch.allclose(rare.theta, run(policy, prepared).theta)
+
+
+def test_searching_at_every_step_and_given_hypotheses_are_the_same_search(small):
+    policy, prepared = small
+    with torch.no_grad():
+        trees = beam(policy, policy.encode(prepared), LIMITS, 4, entropies=True)
+    given = adapt(policy, prepared, options(), ids=IDS, limits=LIMITS, trees=trees)
+    assert torch.allclose(given.theta, run(policy, prepared).theta, atol=1e-10)
 
 
 def test_decoder_norms_alone_encode_once(small, monkeypatch):
@@ -349,7 +400,7 @@ def test_methods_without_adaptation_leave_everything(small):
         ({"lr": 0.0}, "lr is 0.0; expected a finite number, above 0"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"weight_decay": -1.0}, "at least 0"),
-        ({"norms": "middle"}, "expected one of encoder"),
+        ({"norms": "middle"}, "expected encoder.decoder, encoder or decoder"),
         ({"normalise": "words"}, "tokens, group"),
         ({"stop": ("bored",)}, "bored"),
     ],

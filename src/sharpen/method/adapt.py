@@ -10,9 +10,10 @@ from torch import Tensor
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.episode import Episode
-from sharpen.method.norms import Affine
+from sharpen.method.norms import Affine, select
 from sharpen.method.policy import E, P, Policy, S
 from sharpen.method.trace import Step, Text, Trace
+from sharpen.method.tree import HypothesisTree
 
 StepCallback = Callable[[int, Mapping[int, Step]], None]
 """Called after every step with its number, from 1, and what it saw of each input still adapting, by input number."""
@@ -26,6 +27,11 @@ class Outcome:
     norms: Mapping[str, Affine]  # the same by name; empty where nothing was to adapt
     traces: list[Trace]
 
+    def select(self, inputs: Sequence[int]) -> Outcome:
+        """The outcome for some of the inputs, in the order given."""
+        rows = list(inputs)
+        return Outcome(self.theta[rows], select(self.norms, rows), [self.traces[b] for b in rows])
+
 
 def adapt(
     policy: Policy[P, E, S],
@@ -34,19 +40,21 @@ def adapt(
     *,
     ids: Sequence[str] | None = None,
     limits: Sequence[int] | None = None,
+    trees: Sequence[HypothesisTree | None] | None = None,
     text: Text | None = None,
     on_step: StepCallback | None = None,
 ) -> Outcome:
     """Adapts each of B inputs, starting from the model's own norms, with common options.
 
-    `ids` name the inputs' random draws (default: their numbers), `limits` are their length limits. Decoding with the
-    outcome, the guard (`options.guard`) and the method's `decode` are left to the caller.
+    `ids` name the inputs' random draws (default: their numbers), `limits` are their length limits, `trees` hypotheses
+    that were searched already (`Episode.join`). Decoding with the outcome, the guard (`options.guard`) and the method's
+    `decode` are left to the caller.
     """
     names = [str(b) for b in range(len(prepared))]
     if ids is not None and len(ids) != len(names):
         raise SharpenError(f"{len(names)} inputs and {len(ids)} ids; give one per input")
     episode = Episode(policy, text)
-    episode.join(prepared, names, limits, options, draws=ids)
+    episode.join(prepared, names, limits, options, draws=ids, trees=trees)
     number = 0
     while steps := episode.step():
         number += 1

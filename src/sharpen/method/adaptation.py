@@ -9,7 +9,6 @@ from sharpen.errors import SharpenError
 from sharpen.method.objectives import METHODS, Method, Normalise
 from sharpen.options import declared, option, validate
 
-Sides = Literal["encoder+decoder", "encoder", "decoder"]
 StopRule = Literal["certain", "agreed", "settled"]
 
 
@@ -22,11 +21,27 @@ class Adaptation:
     )  # or a row of your own
     steps: int = option(10, "updates of the norms", least=0, label="{} steps")
     samples: int = option(16, "G: hypotheses at each step; the width of the method beam", least=1, label="G {}")
+    search_every: int = option(
+        1, "search hypotheses anew at every n-th step; in between the same ones are scored anew", least=1
+    )
     lr: float = option(1e-3, "learning rate of AdamW", above=0, always=True)
     weight_decay: float = option(0.0, "weight decay of AdamW; the paper does not state one", least=0, always=True)
-    norms: Sides = option("encoder+decoder", "the side whose norms adapt", flag="--adapt-norms", always=True)
+    norms: str = option(
+        "encoder+decoder",
+        "the side whose norms adapt; encoder:3 is its layers from 3 on, encoder:half its upper half: the layers below are "
+        "computed once",
+        pattern=r"(encoder|decoder)(:(\d+|half))?(\+(encoder|decoder)(:(\d+|half))?)?",
+        example="encoder+decoder, encoder or decoder, each with :LAYER or :half where only its upper layers adapt",
+        flag="--adapt-norms",
+        always=True,
+    )
     normalise: Normalise = option(
         "tokens", "what the loss is divided by: the group's tokens (the paper) or G (exactly unbiased)", always=True
+    )
+    gate: float = option(
+        0.0,
+        "leave an input alone whose hypotheses have less entropy than this, in nats a token; 0: adapt to every input",
+        least=0,
     )
     stop: tuple[StopRule, ...] = option(
         (),

@@ -44,7 +44,7 @@ def head_gradient(
     """
     of_hidden = weight.new_empty(len(c), weight.shape[1])
     total = torch.zeros_like(c).index_add_(0, edge_node, a)  # (M,) sum of a over a node's edges
-    for rows in _chunks(len(c), len(weight)):
+    for rows in chunks(len(c), len(weight)):
         z = log_pi(rows)
         p = z.exp()
         z.clamp_(min=-1e30)
@@ -58,7 +58,8 @@ def head_gradient(
     return of_hidden
 
 
-def _chunks(nodes: int, vocabulary: int) -> Iterator[slice]:
+def chunks(nodes: int, vocabulary: int) -> Iterator[slice]:
+    """Stretches of nodes whose logits are LOGITS_AT_ONCE together, or one node."""
     step = max(1, LOGITS_AT_ONCE // vocabulary)
     for start in range(0, nodes, step):
         yield slice(start, min(nodes, start + step))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +100,9 @@ class EnumerablePolicy:
         view = copy.copy(self)
         view._own = {**self._own, **norms}
         return view
+
+    def ahead(self, prepared: Vectors, norms: Collection[str]) -> Vectors:
+        return prepared  # the encoder's norm comes first
 
     def encode(self, prepared: Vectors) -> FirstState:
         return FirstState(torch.tanh(self._norm("encoder", prepared.x[:, None])[:, 0] @ self.A.T))

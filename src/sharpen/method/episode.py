@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
 import torch
@@ -23,11 +23,11 @@ from sharpen.errors import SharpenError
 from sharpen.method import search
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.gradient import require_gradients, score, tree_loss
-from sharpen.method.norms import Affine, Norm, affine, choose, initial
+from sharpen.method.norms import Affine, Norm, adapting, affine, initial
 from sharpen.method.optimiser import Moments
 from sharpen.method.policy import LONGEST, E, P, Policy, S, check_limits, generator
 from sharpen.method.row import EpisodeRow, Sharing, update_rows
-from sharpen.method.trace import Step, Text, Trace, stop_reason, summary
+from sharpen.method.trace import Step, Text, Trace, confident, stop_reason, summary
 from sharpen.method.tree import HypothesisTree
 
 KEPT = 1 << 26  # numbers of distributions that a search keeps for its gradient: 256 MB in float32
@@ -73,34 +73,37 @@ class Episode(Generic[P, E, S]):
         options: Adaptation | Sequence[Adaptation] = Adaptation(),  # noqa: B008, it is frozen
         *,
         draws: Sequence[str] | None = None,
+        trees: Sequence[HypothesisTree | None] | None = None,
     ) -> None:
         """Adds inputs, which the next `step` updates for the first time.
 
         `ids` name them in this episode, `limits` are their length limits in tokens, `options` are common or one for
-        each input. `draws` name their random draws where those must not follow from the id.
+        each input. `draws` name their random draws where those must not follow from the id. `trees` are hypotheses that
+        were searched already under the model's own norms; the first step scores them and does not search.
         """
         require_gradients()
         B = len(prepared)
         limits = [LONGEST] * B if limits is None else limits
         every = [options] * B if isinstance(options, Adaptation) else list(options)
         draws = ids if draws is None else draws
-        if not len(ids) == len(limits) == len(every) == len(draws) == B:
+        trees = [None] * B if trees is None else trees
+        if not len(ids) == len(limits) == len(every) == len(draws) == len(trees) == B:
             raise SharpenError(
-                f"{B} inputs, {len(ids)} ids, {len(limits)} limits, {len(every)} options and {len(draws)} names of "
-                "draws: give one per input"
+                f"{B} inputs, {len(ids)} ids, {len(limits)} limits, {len(every)} options, {len(draws)} names of "
+                f"draws and {len(trees)} trees: give one per input"
             )
         check_limits(limits, [LONGEST] * B)  # here, not in a step that others share
         taken = [i for n, i in enumerate(ids) if i in self._rows or i in ids[:n]]
         if taken:
             raise SharpenError(f"input {taken[0]!r} is in this episode already; choose another id, or let it leave")
         new: dict[str, EpisodeRow[P]] = {}
-        for index, (i, limit, option, draw) in enumerate(zip(ids, limits, every, draws, strict=True)):
-            adapts = option.row.search is not None and option.steps > 0
-            chosen = choose(self.policy.norms(), option.norms) if adapts else []
+        given = zip(ids, limits, every, draws, trees, strict=True)
+        for index, (i, limit, option, draw, tree) in enumerate(given):
+            chosen = adapting(self.policy.norms(), option)
             theta = initial(chosen, 1)[0] if chosen else torch.empty(0)
             new[i] = EpisodeRow(
                 i, prepared, index, limit, option, chosen, generator(option.seed, draw), theta, theta,
-                Moments.zeros(theta),
+                Moments.zeros(theta), tree,
             )  # fmt: skip
         self._rows |= new
 
@@ -110,6 +113,7 @@ class Episode(Generic[P, E, S]):
         If one group of inputs fails, the groups before it have advanced; their steps are in `trace`.
         """
         require_gradients()
+        self._look()
         together: dict[Sharing, list[EpisodeRow[P]]] = {}
         for row in self._rows.values():
             if row.live:
@@ -159,6 +163,18 @@ class Episode(Generic[P, E, S]):
             raise SharpenError(f"no input {id!r} in this episode; it has {', '.join(self._rows) or 'none'}")
         return self._rows[id]
 
+    @torch.no_grad()
+    def _look(self) -> None:
+        """Searches new inputs that have a gate, and stops those that are confident before their first update."""
+        for row in self._rows.values():
+            if not row.live or row.options.gate <= 0 or row.trace.steps:
+                continue
+            if row.tree is None:
+                prepared = row.source.select([row.index])
+                (tree,) = _search(self.policy, self.policy.encode(prepared), [row])
+                row.tree = replace(tree, log_pi=None)
+            row.trace.stopped = confident(row.tree, row.options.gate)
+
     def _batch(self, sharing: Sharing, rows: list[EpisodeRow[P]]) -> _Batch[P, E]:
         """The joined inputs of these rows, reusing what was joined at the step before."""
         ids = tuple(row.id for row in rows)
@@ -184,6 +200,7 @@ class Episode(Generic[P, E, S]):
         prepared = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
         encoded = None
         chosen = rows[0].chosen
+        prepared = self.policy.ahead(prepared, [norm.name for norm in chosen])
         if len(chosen) < len(self.policy.norms()) and all(norm.side == "decoder" for norm in chosen):
             with torch.no_grad():
                 encoded = self.policy.encode(prepared)
@@ -201,17 +218,18 @@ class Episode(Generic[P, E, S]):
         with _timed(seconds, "encode"):
             encoded = view.encode(batch.prepared) if batch.encoded is None else batch.encoded
         with torch.no_grad():
-            frozen, values = self.policy.adapted(affine(chosen, theta.detach())), encoded.detach()
+            values = encoded.detach()
             with _timed(seconds, "search"):
-                trees = _search(frozen, values, rows)
+                trees = self._trees(chosen, theta.detach(), values, rows)
             greedy = dict[str, tuple[int, ...]]()
             if any(row.wants_greedy for row in rows):
                 with _timed(seconds, "greedy"):
                     greedy = _greedy(self.policy, chosen, theta.detach(), values, rows)
         with _timed(seconds, "score"):
+            scored = score(view, encoded, trees, theta.device)
+            trees = scored.renewed(view, trees, [b for b, row in enumerate(rows) if not row.searches], KEPT)
             objectives = [row.options.row.objective for row in rows]
             loss = tree_loss(trees, [o for o in objectives if o is not None], [row.options.normalise for row in rows])
-            scored = score(view, encoded, trees, theta.device)
         with _timed(seconds, "backward"):
             gradient = scored.gradient(view, loss, theta)
         with _timed(seconds, "optimiser"):
@@ -222,9 +240,21 @@ class Episode(Generic[P, E, S]):
             step = summary(
                 trees[b], loss.groups[b], loss.values[b], sizes[b], seconds, shares, self.text, greedy.get(row.id)
             )
+            row.tree = trees[b] if row.options.search_every > 1 else None
             row.trace.steps.append(step)
             row.trace.stopped = reasons[b] or stop_reason(row.trace.steps, row.options.stop)
         return {row.id: row.trace.steps[-1] for row in rows}
+
+    def _trees(self, chosen: list[Norm], theta: Tensor, encoded: E, rows: list[EpisodeRow[P]]) -> list[HypothesisTree]:
+        """The hypotheses of each row: searched under its norms theta, or those of the step before."""
+        searching = [b for b, row in enumerate(rows) if row.searches]
+        found: dict[int, HypothesisTree] = {}
+        if searching:
+            view = self.policy.adapted(affine(chosen, theta[searching]))
+            new = _search(view, encoded.select(searching), [rows[b] for b in searching])
+            found = dict(zip(searching, new, strict=True))
+        trees = [found.get(b, row.tree) for b, row in enumerate(rows)]
+        return [tree for tree in trees if tree is not None]
 
 
 def _search(policy: Policy[P, E, S], encoded: E, rows: Sequence[EpisodeRow[P]]) -> list[HypothesisTree]:

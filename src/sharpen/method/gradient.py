@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sharpen.errors import SharpenError
-from sharpen.method.entropy import head_gradient, log_softmax
+from sharpen.method.entropy import chunks, entropy, head_gradient, log_softmax
 from sharpen.method.objectives import Array, Group, Normalise, Objective, normaliser
 from sharpen.method.policy import E, P, Policy, S
 from sharpen.method.tree import Edges, HypothesisTree, PackedTrees, edges, pack
@@ -107,6 +107,24 @@ class Scored:
     packed: PackedTrees
     hidden: Tensor  # (M, d), with gradient
 
+    @torch.no_grad()
+    def renewed(
+        self, view: Policy[P, E, S], trees: Sequence[HypothesisTree], old: Sequence[int], keep: int
+    ) -> list[HypothesisTree]:
+        """The scored trees, those at `old` with the entropies and log-probabilities that they have under `view`.
+
+        `keep` is the memory budget for their distributions, as in a search.
+        """
+        masks = view.mask(self.packed.depths)[self.packed.valid]
+        renewed, first = list(trees), 0
+        for b, tree in enumerate(trees):
+            rows = slice(first, first + len(tree))
+            first = rows.stop
+            if b in old:
+                keep -= len(tree) * len(view.vocabulary)
+                renewed[b] = _renewed(view, tree, self.hidden[rows], masks[rows], keep >= 0)
+        return renewed
+
     def gradient(self, view: Policy[P, E, S], loss: TreeLoss, theta: Tensor) -> Tensor:
         """The gradient of the sum of the losses in theta, which `view` was made from: (B, parameters).
 
@@ -133,3 +151,19 @@ class Scored:
         wide = torch.promote_types(nodes.dtype, torch.float32)
         c, a = (torch.from_numpy(x).to(device, wide) for x in (loss.c, loss.a))
         return head_gradient(log_pi, view.vocabulary, c, a, loss.paths.node.to(device), loss.paths.token.to(device))
+
+
+def _renewed(view: Policy[P, E, S], tree: HypothesisTree, hidden: Tensor, masks: Tensor, keep: bool) -> HypothesisTree:
+    own, entropies, distributions = edges([tree]), list[float](), list[Tensor]()
+    node, token = own.node.to(hidden.device), own.token.to(hidden.device)
+    values = hidden.new_empty(len(node), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    for rows in chunks(len(tree), len(view.vocabulary)):
+        log_pi = log_softmax(view.project(hidden[rows]), view.forbidden[masks[rows]])
+        inside = ((node >= rows.start) & (node < rows.stop)).nonzero()[:, 0]
+        values[inside] = log_pi[node[inside] - rows.start, token[inside]]
+        entropies += entropy(log_pi).tolist()
+        distributions += log_pi.unbind(0) if keep else ()
+    at = values.tolist()
+    renewed = tree.rescored(entropies, [[at[edge] for edge in path] for path in own.edge_paths[0]])
+    renewed.log_pi = distributions if keep else None
+    return renewed

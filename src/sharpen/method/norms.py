@@ -6,6 +6,7 @@ Dropping the vector is the reset.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sharpen.errors import SharpenError
-from sharpen.method.adaptation import Sides
+from sharpen.method.adaptation import Adaptation
 
 Side = Literal["encoder", "decoder"]
 
@@ -47,6 +48,7 @@ class Norm:
     eps: float
     weight: Tensor  # (d,)
     bias: Tensor | None = None  # (d,)
+    layer: int = 0  # of its side, from 0; the norm after the last layer has the number of layers
 
     def __post_init__(self) -> None:
         if self.side not in get_args(Side):
@@ -87,8 +89,8 @@ class Norm:
         return y if bias is None else y + bias
 
 
-def choose(norms: Sequence[Norm], sides: Sides) -> list[Norm]:
-    """The norms to adapt."""
+def choose(norms: Sequence[Norm], which: str) -> list[Norm]:
+    """The norms to adapt: "encoder+decoder", "encoder:3+decoder" (from layer 3 on), "decoder:half", and so on."""
     names = [norm.name for norm in norms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -97,17 +99,37 @@ def choose(norms: Sequence[Norm], sides: Sides) -> list[Norm]:
         for tensor in (norm.weight, norm.bias):
             if tensor is not None and tensor.dim() != 1:
                 raise SharpenError(f"norm {norm.name!r} has parameters of shape {tuple(tensor.shape)}; expected (d,)")
-    chosen = [norm for norm in norms if norm.side in sides.split("+")]
+    layers: dict[str, int] = {}
+    for norm in norms:
+        layers[norm.side] = max(norm.layer, layers.get(norm.side, 0))
+    first: dict[str, float] = {}
+    for part in which.split("+"):
+        side, _, start = part.partition(":")
+        first[side] = -(-layers.get(side, 0) // 2) if start == "half" else int(start or 0)
+    chosen = [norm for norm in norms if norm.layer >= first.get(norm.side, math.inf)]
     if not chosen:
-        have = sorted({norm.side for norm in norms})
-        raise SharpenError(f"the model has no norms in its {sides}; it has norms in: {', '.join(have) or 'nothing'}")
+        have = ", ".join(f"{side} (layers 0 to {layers[side]})" for side in sorted(layers))
+        raise SharpenError(f"the model has no norms in its {which}; it has norms in: {have or 'nothing'}")
     return chosen
+
+
+def adapting(norms: Sequence[Norm], options: Adaptation) -> list[Norm]:
+    """The norms that an episode with these options adapts; none for a method that only decodes."""
+    return choose(norms, options.norms) if options.row.search is not None and options.steps > 0 else []
 
 
 def initial(norms: Sequence[Norm], B: int) -> Tensor:
     """theta (B, P): every row the model's own parameters, at least float32."""
     flat = torch.cat([t.detach() for norm in norms for t in (norm.weight, norm.bias) if t is not None])
     return flat.to(torch.promote_types(flat.dtype, torch.float32)).expand(B, -1).clone()
+
+
+def select(own: Mapping[str, Affine], rows: Sequence[int]) -> Mapping[str, Affine]:
+    """The parameters of some inputs, in the order given."""
+    chosen = list(rows)
+    return {
+        name: Affine(one.weight[chosen], None if one.bias is None else one.bias[chosen]) for name, one in own.items()
+    }
 
 
 def affine(norms: Sequence[Norm], theta: Tensor) -> Mapping[str, Affine]:

@@ -7,7 +7,7 @@ The batch axis B runs over inputs (utterances), never over hypotheses: the hypot
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Protocol, Self, TypeVar
 
@@ -58,7 +58,7 @@ class Frontier(Protocol):
         """Last hidden states of the frontier's nodes: (B, n, d)."""
 
 
-P = TypeVar("P", bound=Prepared, contravariant=True)
+P = TypeVar("P", bound=Prepared)
 E = TypeVar("E", bound=Encoded)
 S = TypeVar("S", bound=Frontier)
 
@@ -98,6 +98,12 @@ class Policy(Protocol[P, E, S]):
         """A view of the same frozen weights with other parameters for some norms, one row per input.
 
         Neither this policy nor the model is written. Norms that are not given keep the values they have here.
+        """
+
+    def ahead(self, prepared: P, norms: Collection[str]) -> P:
+        """The same inputs with what lies before the first of these norms computed once; a policy may return them as is.
+
+        Only these norms will be adapted.
         """
 
     def encode(self, prepared: P) -> E:

@@ -15,6 +15,7 @@ from sharpen.method.norms import Norm
 from sharpen.method.optimiser import Moments, adamw
 from sharpen.method.policy import P
 from sharpen.method.trace import NOT_FINITE, Trace
+from sharpen.method.tree import HypothesisTree
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class EpisodeRow(Generic[P]):
     theta: Tensor  # (parameters,)
     before: Tensor  # theta one update earlier, under which loss and gradient were finite
     moments: Moments  # (parameters,) each
+    tree: HypothesisTree | None = None  # the hypotheses of the step before, or those that it joined with
     trace: Trace = field(default_factory=Trace)
 
     @property
@@ -50,6 +52,11 @@ class EpisodeRow(Generic[P]):
     def sharing(self) -> Sharing:
         kind = self.options.row.search or ""
         return Sharing(kind, 1 if kind == "greedy" else self.options.samples, self.options.norms)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the next step searches its hypotheses, or scores those of the step before anew."""
+        return self.tree is None or (len(self.trace.steps) > 0 and len(self.trace.steps) % self.options.search_every == 0)
 
     @property
     def wants_greedy(self) -> bool:

@@ -83,6 +83,14 @@ def summary(
     )
 
 
+def confident(tree: HypothesisTree, gate: float) -> str:
+    """Why an input with these hypotheses is left alone, or nothing."""
+    if gate <= 0:
+        return ""
+    mean = math.fsum(tree.entropies[node] for y in tree.hypotheses for node in y.nodes) / sum(map(len, tree.hypotheses))
+    return f"confident: {mean:.2f} nats a token" if mean < gate else ""
+
+
 def stop_reason(steps: Sequence[Step], rules: Sequence[StopRule]) -> str:
     """Why to stop after these steps, or nothing."""
     last = steps[-1]

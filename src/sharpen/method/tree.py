@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -108,6 +108,20 @@ class HypothesisTree:
             nodes = tuple(new[n] for n in y.nodes)
             tree.hypotheses.append(Hypothesis(y.tokens, nodes, y.logprobs, y.finished, y.score))
         return tree
+
+    def rescored(self, entropies: list[float], logprobs: list[list[float]]) -> HypothesisTree:
+        """The same hypotheses under other parameters: each node's entropy, and each hypothesis' log pi of its tokens.
+
+        `Hypothesis.score` stays what the search ranked by.
+        """
+        into = list(self.logprobs)
+        for y, values in zip(self.hypotheses, logprobs, strict=True):
+            for node, value in zip(y.nodes[1:], values, strict=False):  # the edge into a node is its path's token before
+                into[node] = value
+        hypotheses = [
+            replace(y, logprobs=tuple(values)) for y, values in zip(self.hypotheses, logprobs, strict=True)
+        ]
+        return replace(self, logprobs=into, entropies=entropies, log_pi=None, hypotheses=hypotheses)
 
     @classmethod
     def of(cls, sequences: Iterable[Sequence[int]], eos: int) -> HypothesisTree:

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from sharpen.method.norms import Norm, Side
 from sharpen.models.packed import PackedLinear, packs
-from sharpen.models.weights.tensors import LayerNorm, LayerWeights, Linear, WhisperWeights
+from sharpen.models.weights.tensors import (
+    DecoderWeights,
+    EncoderWeights,
+    LayerNorm,
+    LayerWeights,
+    Linear,
+    WhisperWeights,
+)
 
 EPS = 1e-5  # of every norm in Whisper
 Product = Callable[[Tensor], Tensor]  # (..., in) -> (..., out)
@@ -106,19 +113,21 @@ class Matrices:
         return table[tokens].to(self.dtype)
 
     def _list_norms(self) -> Iterator[Norm]:
-        for layer, name in _numbered("encoder", self.weights.encoder.layers):
-            yield self._norm(f"{name}.self_attn_layer_norm", "encoder", layer.attention.norm)
-            yield self._norm(f"{name}.final_layer_norm", "encoder", layer.norm)
-        yield self._norm("encoder.layer_norm", "encoder", self.weights.encoder.norm)
-        for layer, name in _numbered("decoder", self.weights.decoder.layers):
-            yield self._norm(f"{name}.self_attn_layer_norm", "decoder", layer.attention.norm)
-            if layer.cross is not None:
-                yield self._norm(f"{name}.encoder_attn_layer_norm", "decoder", layer.cross.norm)
-            yield self._norm(f"{name}.final_layer_norm", "decoder", layer.norm)
-        yield self._norm("decoder.layer_norm", "decoder", self.weights.decoder.norm)
+        sides: dict[Side, EncoderWeights | DecoderWeights] = {
+            "encoder": self.weights.encoder,
+            "decoder": self.weights.decoder,
+        }
+        for side, stack in sides.items():
+            for i, layer in enumerate(stack.layers):
+                name = f"{side}.layers.{i}"
+                yield self._norm(f"{name}.self_attn_layer_norm", side, i, layer.attention.norm)
+                if layer.cross is not None:
+                    yield self._norm(f"{name}.encoder_attn_layer_norm", side, i, layer.cross.norm)
+                yield self._norm(f"{name}.final_layer_norm", side, i, layer.norm)
+            yield self._norm(f"{side}.layer_norm", side, len(stack.layers), stack.norm)
 
-    def _norm(self, name: str, side: Side, stored: LayerNorm) -> Norm:
-        return Norm(name, side, "layer", EPS, self._cast(stored.weight), self._cast(stored.bias))
+    def _norm(self, name: str, side: Side, layer: int, stored: LayerNorm) -> Norm:
+        return Norm(name, side, "layer", EPS, self._cast(stored.weight), self._cast(stored.bias), layer)
 
     def _layer(self, layer: LayerWeights, make: Make) -> Layer:
         cross = layer.cross
@@ -148,8 +157,3 @@ class Matrices:
                 whole[start : start + len(part)].copy_(part)
                 start += len(part)
             return whole
-
-
-def _numbered(side: Side, layers: Sequence[LayerWeights]) -> Iterator[tuple[LayerWeights, str]]:
-    for i, layer in enumerate(layers):
-        yield layer, f"{side}.layers.{i}"

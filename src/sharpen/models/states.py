@@ -19,12 +19,13 @@ from sharpen.models.cache import TreeCache
 
 @dataclass(frozen=True)
 class PreparedSpeech:
-    """Utterances after the convolutions, before the first norm."""
+    """Utterances after the convolutions, and after the lower layers of the encoder where these are never adapted."""
 
     stem: Tensor  # (B, S, d)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
     frames: Tensor  # (B, S) int64: which frame of its window each one is; 0 for filling
     bias: Tensor | None = None  # (B, 1, 1, S) added to the attention logits of each frame; None stands for zeros
+    layers: int = 0  # of the encoder, that the stem went through already
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -39,7 +40,8 @@ class PreparedSpeech:
         if rows == list(range(len(self))):
             return self
         bias, S = _selected(self.bias, rows, self.stem.shape[1])
-        return PreparedSpeech(self.stem[rows, :S], tuple(self.prompts[b] for b in rows), self.frames[rows, :S], bias)
+        prompts = tuple(self.prompts[b] for b in rows)
+        return PreparedSpeech(self.stem[rows, :S], prompts, self.frames[rows, :S], bias, self.layers)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -49,7 +51,8 @@ class PreparedSpeech:
         bias = _joined_bias([(part.bias, part.stem) for part in parts])
         prompts = tuple(prompt for part in parts for prompt in part.prompts)
         frames = _filled([part.frames for part in parts], dim=1)
-        return cls(_filled([part.stem for part in parts], dim=1), prompts, frames, bias)
+        (layers,) = {part.layers for part in parts}
+        return cls(_filled([part.stem for part in parts], dim=1), prompts, frames, bias, layers)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ with other norms; the weights are never written.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -101,6 +101,19 @@ class WhisperPolicy:
         bias = kept.bias.to(self.device, self.dtype)[:, None, None]
         return PreparedSpeech(kept.of(stem), own, kept.frames.to(self.device), bias)
 
+    @torch.no_grad()
+    def ahead(self, prepared: PreparedSpeech, norms: Collection[str]) -> PreparedSpeech:
+        """The same utterances after the encoder's layers below the first of these norms."""
+        names = self._matrices.norms
+        first = min(
+            (names[name].layer for name in norms if names[name].side == "encoder"), default=len(self._matrices.encoder)
+        )
+        if first <= prepared.layers:
+            return prepared
+        alone = [self._layers(prepared.select([b]), first) for b in range(len(prepared))]
+        parts = [replace(prepared.select([b]), stem=x, layers=first) for b, x in enumerate(alone)]
+        return PreparedSpeech.join(parts)
+
     def encode(self, prepared: PreparedSpeech) -> EncodedSpeech:
         """Every decoder layer's keys and values of the encoder's states.
 
@@ -127,14 +140,18 @@ class WhisperPolicy:
 
     def encoder_states(self, prepared: PreparedSpeech) -> Tensor:
         """The encoder's output: (B, S, d)."""
+        return self._norm("encoder.layer_norm", self._layers(prepared, len(self._matrices.encoder)))
+
+    def _layers(self, prepared: PreparedSpeech, end: int) -> Tensor:
+        """The encoder's layers up to `end`, without those that the stem went through already."""
         x = prepared.stem
-        for i, layer in enumerate(self._matrices.encoder):
+        for i, layer in enumerate(self._matrices.encoder[prepared.layers : end], prepared.layers):
             name = f"encoder.layers.{i}"
             y = self._norm(f"{name}.self_attn_layer_norm", x)
             q, k, v = _heads(layer.qkv(y), 3, self.checkpoint.dimensions.audio_heads)
             x = x + layer.out(_attend(q, k, v, prepared.bias))
             x = x + layer.mlp(self._norm(f"{name}.final_layer_norm", x))
-        return self._norm("encoder.layer_norm", x)
+        return x
 
     def begin(self, encoded: EncodedSpeech) -> WhisperState:
         B, lengths = len(encoded.prompts), [len(prompt) for prompt in encoded.prompts]

@@ -16,6 +16,7 @@ import torch
 from sharpen.errors import SharpenError
 from sharpen.method import guard
 from sharpen.method.adapt import Outcome, StepCallback, adapt
+from sharpen.method.norms import adapting
 from sharpen.method.policy import Policy, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.trace import Trace
@@ -74,11 +75,12 @@ class SourcePass:
     windows: tuple[Window, ...]
     prepared: Any  # the model's own kind of `Prepared`, without prompts
     results: tuple[Decoded, ...]
+    trees: tuple[HypothesisTree | None, ...]  # the texts that a beam search found; None where it was another search
 
     @torch.inference_mode(False)
     def select(self, rows: Sequence[int]) -> SourcePass:
         windows, results = tuple(self.windows[b] for b in rows), tuple(self.results[b] for b in rows)
-        return SourcePass(windows, self.prepared.select(rows), results)
+        return SourcePass(windows, self.prepared.select(rows), results, tuple(self.trees[b] for b in rows))
 
     @property
     def languages(self) -> list[str]:
@@ -121,10 +123,13 @@ def decode_source(
 ) -> SourcePass:
     """Language, silence and transcript of each window, by the source model, with Whisper's fallback temperatures."""
     prepared: Any = speech.prepare([window.samples for window in windows], options.padding)
+    if options.adapt is not None:
+        prepared = speech.policy.ahead(prepared, [n.name for n in adapting(speech.policy.norms(), options.adapt)])
     contexts = [window.context for window in windows]
     encoded = speech.policy.encode(prepared)
     start = speech.start(encoded, languages, contexts, options.task, options.timestamps)
     results: dict[int, Decoded] = {}
+    found: dict[int, HypothesisTree | None] = {}
     todo = list(range(len(windows)))
     state = start.state
     for temperature in options.temperature:
@@ -143,10 +148,12 @@ def decode_source(
             # Text that repeats itself is doubtful, not silence: a silent result at a high temperature must not hide it.
             if result.is_speech or b not in results:
                 results[b] = result
+                found[b] = texts(speech, tree) if temperature == 0 and options.decode == "beam" else None
         todo = [b for b in todo if _doubtful(results[b], options)]
         if not todo:
             break
-    return SourcePass(tuple(windows), prepared, tuple(results[b] for b in range(len(windows))))
+    every = range(len(windows))
+    return SourcePass(tuple(windows), prepared, tuple(results[b] for b in every), tuple(found[b] for b in every))
 
 
 @torch.inference_mode(False)
@@ -162,6 +169,7 @@ def adapt_windows(
         options.adapt,
         ids=ids,
         limits=limits,
+        trees=source.trees if _same_search(options) else None,
         text=lambda tokens: " ".join(speech.tokenizer.decode(tokens).lower().split()),
         on_step=on_step,
     )
@@ -176,27 +184,71 @@ def episode_inputs(speech: SpeechModel, source: SourcePass, options: Options) ->
     return prepared, [w.id for w in source.windows], _limits(speech, source.windows, source.languages, options)
 
 
+def texts(speech: SpeechModel, tree: HypothesisTree) -> HypothesisTree:
+    """The hypotheses without their timestamps, each text once, with the entropies of the nodes that a text token follows."""
+    text_only, seen = HypothesisTree(), set[tuple[int, ...]]()
+    for y in tree.hypotheses:
+        kept = [(t, n) for t, n in zip(y.tokens, y.nodes, strict=True) if speech.tokenizer.time(t) is None]
+        tokens = tuple(token for token, _ in kept)
+        if not kept or tokens in seen:
+            continue
+        seen.add(tokens)
+        node = 0
+        for i, (token, old) in enumerate(kept):
+            text_only.entropies[node] = tree.entropies[old]
+            if i == len(kept) - 1:
+                text_only.hypotheses.append(text_only.close(node, token, math.nan, finished=y.finished))
+            else:
+                node = text_only.child(node, token)
+    return text_only
+
+
+def _same_search(options: Options) -> bool:
+    """Whether the source's beams are those of the first step."""
+    adapt = options.adapt
+    assert adapt is not None
+    return adapt.row.search == "beam" and options.decode == "beam" and options.beam_size == adapt.samples
+
+
 @torch.inference_mode(False)
 @torch.no_grad()
 def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[Decoded]:
-    """The transcript of each window by the model adapted to it, or the source's where the guard refuses it."""
-    adaptation = options.adapt
-    assert adaptation is not None
+    """The transcript of each window by the model adapted to it, or the source's where the guard refuses it.
+
+    A window that was left alone keeps the source's, which is not searched again.
+    """
+    changed = [b for b, trace in enumerate(outcome.traces) if trace.steps]
+    found = dict(zip(changed, _adapted_trees(speech, source.select(changed), outcome.select(changed), options), strict=True))
+    return [
+        _settled(speech, before, found.get(b), trace, options)
+        for b, (before, trace) in enumerate(zip(source.results, outcome.traces, strict=True))
+    ]
+
+
+def _adapted_trees(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[HypothesisTree]:
+    if not source.windows:
+        return []
     prepared: Any = speech.prompted(
         source.prepared, source.languages, source.contexts, options.task, options.timestamps
     )
     view = speech.policy.adapted(outcome.norms)
     final = replace(options, decode=options.final_decode)
-    trees = _search(speech, view, view.encode(prepared), source.windows, source.languages, final, 0.0)
-    results = []
-    for before, tree, trace in zip(source.results, trees, outcome.traces, strict=True):
-        result = _result(speech, tree, before.language, 0.0, before.no_speech_prob, options)
-        refused = guard.check(before.text, result.text) if adaptation.guard else ""
-        if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
-            refused = "the adapted model produced NaN; lower --lr"
-        how = Adapted(before, result, _without_trees(trace, adaptation.explain), refused)
-        results.append(replace(before if refused else result, is_speech=True, adaptation=how))
-    return results
+    return _search(speech, view, view.encode(prepared), source.windows, source.languages, final, 0.0)
+
+
+def _settled(
+    speech: SpeechModel, before: Decoded, tree: HypothesisTree | None, trace: Trace, options: Options
+) -> Decoded:
+    """The answer for one window: `tree` is what the adapted model found, None where nothing was adapted."""
+    assert options.adapt is not None
+    if tree is None:
+        return replace(before, is_speech=True, adaptation=Adapted(before, before, trace, ""))
+    result = _result(speech, tree, before.language, 0.0, before.no_speech_prob, options)
+    refused = guard.check(before.text, result.text) if options.adapt.guard else ""
+    if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
+        refused = "the adapted model produced NaN; lower --lr"
+    how = Adapted(before, result, _without_trees(trace, options.adapt.explain), refused)
+    return replace(before if refused else result, is_speech=True, adaptation=how)
 
 
 def _limits(speech: SpeechModel, windows: Sequence[Window], languages: Sequence[str], options: Options) -> list[int]:
