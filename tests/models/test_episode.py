@@ -192,7 +192,9 @@ def test_layers_below_the_adapted_norms_are_computed_once_and_change_no_gradient
         assert torch.allclose(gradient, expected, atol=1e-12)
     runs = []
     layers = WhisperPolicy._layers
-    monkeypatch.setattr(WhisperPolicy, "_layers", lambda self, p, end: runs.append(end - p.layers) or layers(self, p, end))
+    monkeypatch.setattr(
+        WhisperPolicy, "_layers", lambda self, p, end: runs.append(end - p.layers) or layers(self, p, end)
+    )
     run(policy, prepared, [0], norms=f"encoder:{layer}+decoder")
     assert runs == [layer, *[2 - layer] * 3]  # the small model has two
 

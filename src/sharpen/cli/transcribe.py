@@ -7,6 +7,7 @@ import gc
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sharpen.cli import machine
@@ -14,6 +15,8 @@ from sharpen.cli.flags import add_options, flag, given
 from sharpen.cli.values import DONE, FAILED
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation, applies
+from sharpen.options import declared
+from sharpen.speech.efforts import DEFAULT, EFFORTS
 from sharpen.speech.options import Options
 from sharpen.speech.presets import PRESETS
 from sharpen.terminal import progress
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
 
-METHOD = "source"  # the default of this command
+FROM_EFFORT = "the effort's"
 INCREMENT = 0.2
 
 
@@ -34,9 +37,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="audio or video files; - is standard input")
     add("--model", default="base", help=machine.MODEL)
-    add_options(parser.add_argument_group("adaptation"), Adaptation(method=METHOD))
+    add("--effort", choices=EFFORTS, help="how much to spend: plain (beam search, nothing adapts), normal (where the "
+        "model is in doubt), high (more of it), paper (everywhere, with the paper's settings) "
+        f"(default: {DEFAULT}, unless --method is given)")  # fmt: skip
+    bundles = [bundle["adapt"] or Adaptation() for bundle in EFFORTS.values()]
+    own = {name: FROM_EFFORT for name in declared(Adaptation) if len({getattr(b, name) for b in bundles}) > 1}
+    add_options(parser.add_argument_group("adaptation"), Adaptation(), defaults={**own, "method": FROM_EFFORT})
     group = parser.add_argument_group("decoding")
-    add_options(group, Options(), skip=("seed",), defaults={"padding": "the preset's"})  # one --seed is for both
+    own = {"padding": FROM_EFFORT, "decode": FROM_EFFORT}
+    add_options(group, Options(), skip=("seed",), defaults=own)  # one --seed is for both
     group.add_argument("--temperature-increment-on-fallback", type=_increment, default=INCREMENT, metavar="X",
         help="added to a single --temperature after a failed check, up to 1; none: one attempt "
         f"(default: {INCREMENT})")  # fmt: skip
@@ -45,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="files to write: txt, srt, vtt, tsv, json or all (default: all with --output-dir, else none)")  # fmt: skip
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add("--quiet", "-q", action="store_true", help="no progress bar")
-    machine.add_machine(parser.add_argument_group("machine"))
+    machine.add_machine(parser.add_argument_group("machine"), preset=None)
 
 
 def _transcribe(args: argparse.Namespace) -> int:
@@ -78,16 +87,22 @@ def _transcribe(args: argparse.Namespace) -> int:
 def make_options(args: argparse.Namespace) -> Options:
     """What the command line asks for; refuses flags that its method does not use."""
     adaptation, decoding = given(args, Adaptation), given(args, Options)
-    adapt = Adaptation(**{"method": METHOD, **adaptation})
+    if args.effort and "method" in adaptation:
+        raise SharpenError("--effort chooses the method; leave --effort or --method out")
+    bundle = dict(EFFORTS[args.effort or DEFAULT])
+    base = bundle.pop("adapt") or Adaptation(method="source")
+    adapt = Adaptation(**adaptation) if "method" in adaptation else replace(base, **adaptation)
     unused = [flag(Adaptation, name) for name in adaptation if name != "seed" and not _uses(adapt, name)]
     if unused:
         need = "needs" if len(unused) == 1 else "need"
         raise SharpenError(f"{', '.join(unused)} {need} an adapting method, e.g. --method em-tok-b")
     if adapt.method == "beam" and ("beam_size" in decoding or decoding.get("decode") == "greedy"):
         raise SharpenError("--method beam is a beam search as wide as --samples; leave --decode and --beam-size out")
-    if "beam_size" in decoding and decoding.get("decode") != "beam":
+    if "beam_size" in decoding and decoding.get("decode") == "greedy":
         raise SharpenError("--beam-size needs --decode beam")
-    decoding.setdefault("padding", PRESETS[args.preset].padding)
+    if args.preset:
+        bundle["padding"] = PRESETS[args.preset].padding
+    decoding = {**bundle, **decoding}
     temperature = decoding.get("temperature", (0.0,))
     if len(temperature) == 1:
         decoding["temperature"] = _temperatures(temperature[0], args.temperature_increment_on_fallback)

@@ -28,8 +28,8 @@ class Adaptation:
     weight_decay: float = option(0.0, "weight decay of AdamW; the paper does not state one", least=0, always=True)
     norms: str = option(
         "encoder+decoder",
-        "the side whose norms adapt; encoder:3 is its layers from 3 on, encoder:half its upper half: the layers below are "
-        "computed once",
+        "the side whose norms adapt; encoder:3 is its layers from 3 on, encoder:half its upper half: the layers below "
+        "are computed once",
         pattern=r"(encoder|decoder)(:(\d+|half))?(\+(encoder|decoder)(:(\d+|half))?)?",
         example="encoder+decoder, encoder or decoder, each with :LAYER or :half where only its upper layers adapt",
         flag="--adapt-norms",

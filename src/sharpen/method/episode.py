@@ -10,6 +10,7 @@ scoring pass, but no number of one enters another's: an input gets what it would
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from sharpen.method.norms import Affine, Norm, adapting, affine, initial
 from sharpen.method.optimiser import Moments
 from sharpen.method.policy import LONGEST, E, P, Policy, S, check_limits, generator
 from sharpen.method.row import EpisodeRow, Sharing, update_rows
-from sharpen.method.trace import Step, Text, Trace, confident, stop_reason, summary
+from sharpen.method.trace import OUT_OF_TIME, Step, Text, Trace, confident, stop_reason, summary
 from sharpen.method.tree import HypothesisTree
 
 KEPT = 1 << 26  # numbers of distributions that a search keeps for its gradient: 256 MB in float32
@@ -74,12 +75,14 @@ class Episode(Generic[P, E, S]):
         *,
         draws: Sequence[str] | None = None,
         trees: Sequence[HypothesisTree | None] | None = None,
+        until: float = math.inf,
     ) -> None:
         """Adds inputs, which the next `step` updates for the first time.
 
         `ids` name them in this episode, `limits` are their length limits in tokens, `options` are common or one for
         each input. `draws` name their random draws where those must not follow from the id. `trees` are hypotheses that
-        were searched already under the model's own norms; the first step scores them and does not search.
+        were searched already under the model's own norms; the first step scores them and does not search. `until` is a
+        time of `time.monotonic()`: no step is begun that would end later, if it takes as long as the one before.
         """
         require_gradients()
         B = len(prepared)
@@ -103,7 +106,7 @@ class Episode(Generic[P, E, S]):
             theta = initial(chosen, 1)[0] if chosen else torch.empty(0)
             new[i] = EpisodeRow(
                 i, prepared, index, limit, option, chosen, generator(option.seed, draw), theta, theta,
-                Moments.zeros(theta), tree,
+                Moments.zeros(theta), until, tree,
             )  # fmt: skip
         self._rows |= new
 
@@ -116,7 +119,9 @@ class Episode(Generic[P, E, S]):
         self._look()
         together: dict[Sharing, list[EpisodeRow[P]]] = {}
         for row in self._rows.values():
-            if row.live:
+            if row.live and time.monotonic() + _expected(row) > row.until:
+                row.trace.stopped = OUT_OF_TIME
+            elif row.live:
                 together.setdefault(row.sharing, []).append(row)
         steps: dict[str, Step] = {}
         for sharing, rows in together.items():
@@ -265,6 +270,11 @@ def _search(policy: Policy[P, E, S], encoded: E, rows: Sequence[EpisodeRow[P]]) 
         draws = [row.draws for row in rows]
         return search.sample(policy, encoded, limits, sharing.samples, draws, entropies=True, keep=KEPT)
     return search.beam(policy, encoded, limits, sharing.samples, entropies=True, keep=KEPT)
+
+
+def _expected(row: EpisodeRow[P]) -> float:
+    """Seconds that the next step will take, judged by the one before; the first may take any time."""
+    return sum(row.trace.steps[-1].batch_seconds.values()) if row.trace.steps else 0.0
 
 
 def _greedy(

@@ -41,6 +41,7 @@ class EpisodeRow(Generic[P]):
     theta: Tensor  # (parameters,)
     before: Tensor  # theta one update earlier, under which loss and gradient were finite
     moments: Moments  # (parameters,) each
+    until: float = math.inf  # on the clock of time.monotonic: no step that would end later
     tree: HypothesisTree | None = None  # the hypotheses of the step before, or those that it joined with
     trace: Trace = field(default_factory=Trace)
 
@@ -56,7 +57,9 @@ class EpisodeRow(Generic[P]):
     @property
     def searches(self) -> bool:
         """Whether the next step searches its hypotheses, or scores those of the step before anew."""
-        return self.tree is None or (len(self.trace.steps) > 0 and len(self.trace.steps) % self.options.search_every == 0)
+        return self.tree is None or (
+            len(self.trace.steps) > 0 and len(self.trace.steps) % self.options.search_every == 0
+        )
 
     @property
     def wants_greedy(self) -> bool:

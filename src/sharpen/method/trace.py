@@ -12,6 +12,7 @@ from sharpen.method.tree import HypothesisTree
 
 CERTAIN = 0.99  # probability of the best hypothesis at which "certain" stops
 SETTLED = 0.01  # relative change of mean H_tok between two steps at which "settled" stops
+OUT_OF_TIME = "deadline: no time for another step"
 NOT_FINITE = "step {}: the loss, its gradient or the update is not finite; the norms of the step before are kept"
 
 Text = Callable[[Sequence[int]], str]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +23,7 @@ from sharpen.method.search import beam, greedy, sample
 from sharpen.method.trace import Trace
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import SpeechModel
+from sharpen.speech.allowance import Pool
 from sharpen.speech.options import Options
 
 
@@ -98,21 +100,29 @@ def decode(
     options: Options,
     languages: Sequence[str | None],
     on_step: StepCallback | None = None,
+    pool: Pool | None = None,
 ) -> list[Decoded]:
     """Transcribes a batch of windows, adapting the model to each first where the options say so.
 
     A language of None is detected. Silent windows are not adapted to. Where the guard refuses an adapted transcript,
-    the source's is returned.
+    the source's is returned. `pool` limits the time that adapting may take.
     """
+    start = time.monotonic()
     source = decode_source(speech, windows, options, languages)
+    plain = time.monotonic() - start
+    if pool is not None:
+        pool.earn([len(window.samples) / speech.sampling_rate for window in windows], plain)
     results = list(source.results)
     speaking = [b for b, result in enumerate(results) if result.is_speech]
-    if options.adapt is None or not speaking:
-        return results
-    some = source.select(speaking)
-    outcome = adapt_windows(speech, some, options, on_step)
-    for b, result in zip(speaking, decode_adapted(speech, some, outcome, options), strict=True):
-        results[b] = result
+    if options.adapt is not None and speaking:
+        some = source.select(speaking)
+        left = None if pool is None else pool.left
+        until = math.inf if left is None else start + left - plain  # the last decode takes as long as the first
+        outcome = adapt_windows(speech, some, options, on_step, until)
+        for b, result in zip(speaking, decode_adapted(speech, some, outcome, options), strict=True):
+            results[b] = result
+    if pool is not None:
+        pool.spend(time.monotonic() - start)
     return results
 
 
@@ -158,9 +168,13 @@ def decode_source(
 
 @torch.inference_mode(False)
 def adapt_windows(
-    speech: SpeechModel, source: SourcePass, options: Options, on_step: StepCallback | None = None
+    speech: SpeechModel,
+    source: SourcePass,
+    options: Options,
+    on_step: StepCallback | None = None,
+    until: float = math.inf,
 ) -> Outcome:
-    """Adapts the model to each window."""
+    """Adapts the model to each window, not longer than `until` (`Episode.join`)."""
     assert options.adapt is not None
     prepared, ids, limits = episode_inputs(speech, source, options)
     return adapt(
@@ -170,6 +184,7 @@ def adapt_windows(
         ids=ids,
         limits=limits,
         trees=source.trees if _same_search(options) else None,
+        until=until,
         text=lambda tokens: " ".join(speech.tokenizer.decode(tokens).lower().split()),
         on_step=on_step,
     )
@@ -218,7 +233,9 @@ def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
     A window that was left alone keeps the source's, which is not searched again.
     """
     changed = [b for b, trace in enumerate(outcome.traces) if trace.steps]
-    found = dict(zip(changed, _adapted_trees(speech, source.select(changed), outcome.select(changed), options), strict=True))
+    found = dict(
+        zip(changed, _adapted_trees(speech, source.select(changed), outcome.select(changed), options), strict=True)
+    )
     return [
         _settled(speech, before, found.get(b), trace, options)
         for b, (before, trace) in enumerate(zip(source.results, outcome.traces, strict=True))

@@ -27,8 +27,19 @@ class Options:
     language: str = option("auto", "code or English name; auto detects it in each recording", role="recording")
     task: Literal["transcribe", "translate"] = option("transcribe", "translate: into English")
     adapt: Adaptation | None = None  # adapt the model to every window before decoding it
-    decode: Literal["greedy", "beam"] = option("greedy", "search for the answer, adapted or not")
+    decode: Literal["greedy", "beam"] = option("beam", "search for the answer, adapted or not")
     beam_size: int = option(WIDTH, "width of --decode beam; the method beam is as wide as --samples", least=1)
+    budget: str | None = option(
+        None,
+        "computing time that adapting may use: seconds per second of audio (0.5), or a multiple of the time of plain "
+        "decoding (4x); windows that adapt little leave theirs to later ones",
+        pattern=r"\d+(\.\d+)?x?",
+        example="a number such as 0.5, or a multiple such as 4x",
+        role="recording",
+    )
+    deadline: float | None = option(
+        None, "seconds in which a recording should be done: it adapts as far as they allow", above=0, role="recording"
+    )
     padding: Padding = option(
         "full", "frames of padding kept after short audio: all, one in four, or one in sixteen; fewer are faster"
     )

@@ -13,8 +13,10 @@ from sharpen.method.adapt import StepCallback
 from sharpen.method.policy import Policy
 from sharpen.models.load import load_speech
 from sharpen.models.speech import SpeechModel
+from sharpen.speech.allowance import Allowance, Pool
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Adapted, Decoded, Window, decode, initial_context
+from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
 from sharpen.speech.longform import SHORTEST, Segment, segments, settle
 from sharpen.speech.options import Options
@@ -43,11 +45,13 @@ class Job:
     segments: list[Segment] = field(default_factory=list)
     adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # adapted windows: start in seconds, and how
     cut: list[float] = field(default_factory=list)  # starts of windows whose text the length limit cut
+    allowance: Allowance | None = field(init=False)  # of time; None: no limit
     _context: list[int] = field(default_factory=list)  # tokens of the text that the next window continues
 
     def __post_init__(self) -> None:
         if self.options.language != "auto" or not self.speech.multilingual:
             self.language = "en" if self.options.language == "auto" else self.options.language
+        self.allowance = Allowance.of(self.options, self.audio.duration)
         self._reset_context()
         self._skip_silence()
 
@@ -150,7 +154,8 @@ def _decoded(
 
     def results(some: Sequence[tuple[Job, Window]]) -> list[Decoded]:
         windows, languages = [window for _, window in some], [job.language for job, _ in some]
-        return decode(speech, windows, some[0][0].options, languages, on_step)
+        pool = Pool([job.allowance for job, _ in some])
+        return decode(speech, windows, some[0][0].options, languages, on_step, pool)
 
     pairs = [(job, job.window()) for job in jobs]
     if on_failure is None:
@@ -231,15 +236,19 @@ class Model:
         """What `sharpen.adapt` and the searches take."""
         return self.speech.policy
 
-    def transcribe(self, audio: Any, options: Options | None = None, **settings: Any) -> Transcript:
+    def transcribe(
+        self, audio: Any, options: Options | None = None, *, effort: str | None = None, **settings: Any
+    ) -> Transcript:
         """Transcribes a path, bytes, a file object, samples at 16 kHz, or an `Audio`.
 
-        Settings are the fields of `Options`, as keywords:
+        `effort` (sharpen.speech.efforts) says how much to spend on adapting: plain, normal (the default), high or paper.
+        Settings are the fields of `Options`, as keywords, and take precedence over it:
         `model.transcribe("a.flac", language="en", adapt=sharpen.Adaptation(method="em-tok-b"))`.
         """
-        if options is not None and settings:
-            raise SharpenError(f"pass either options or keywords ({', '.join(settings)}), not both")
-        options = options or Options(**settings)
+        given = [*(["effort"] if effort is not None else []), *settings]
+        if options is not None and given:
+            raise SharpenError(f"pass either options or keywords ({', '.join(given)}), not both")
+        options = options or effort_options(effort or DEFAULT, **settings)
         self.check(options)
         job = self.job(audio, options)
         info = Info(self.speech.name, job.audio.duration, options, job.audio.skipped)

@@ -27,6 +27,7 @@ COLUMNS = frozenset(f.name for f in fields(Row))  # what a row has a field of it
 def decoding(preset: str) -> Options:
     """How an utterance is decoded by default: as in the paper, one answer, without Whisper's checks."""
     return Options(
+        decode="greedy",
         padding=PRESETS[preset].padding,
         timestamps=False,
         temperature=(0.0,),

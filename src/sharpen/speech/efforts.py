@@ -1,0 +1,36 @@
+"""How much to spend on a recording, in one word; each is a bundle of options whose worth was measured (docs/results.md).
+
+plain    a beam search, nothing adapts
+normal   the windows in which the model is in doubt adapt, for a few cheap steps
+high     more windows adapt, for more steps
+paper    every window adapts with the paper's settings, on the whole padding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from sharpen.errors import SharpenError
+from sharpen.method.adaptation import Adaptation
+from sharpen.speech.options import WIDTH, Options
+
+DEFAULT = "normal"
+_CHEAP = Adaptation(samples=WIDTH, steps=5, lr=2e-3, search_every=3, gate=0.8)
+
+EFFORTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "plain": {"adapt": None, "decode": "beam", "padding": "condensed"},
+        "normal": {"adapt": _CHEAP, "decode": "beam", "padding": "condensed"},
+        "high": {"adapt": Adaptation(samples=WIDTH, gate=0.5), "decode": "beam", "padding": "condensed"},
+        "paper": {"adapt": Adaptation(guard=False), "decode": "greedy", "padding": "full"},
+    }
+)
+
+
+def effort_options(effort: str = DEFAULT, **settings: Any) -> Options:
+    """The options of an effort; settings are fields of `Options` that differ from it."""
+    if effort not in EFFORTS:
+        raise SharpenError(f"effort is {effort!r}; expected one of {', '.join(EFFORTS)}")
+    return Options(**{**EFFORTS[effort], **settings})
