@@ -18,6 +18,9 @@ from sharpen.cli.runs import (
     run_from,
     settings_from,
 )
+from sharpen.cli.values import words
+from sharpen.errors import SharpenError
+from sharpen.speech.efforts import EFFORTS
 
 if TYPE_CHECKING:
     from sharpen.evaluation.runs.rows import Row
@@ -34,15 +37,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
     add_corpora(parser)
     add_settings(parser, DEFAULTS)
+    parser.add_argument("--effort", type=words, default=(), metavar="E,E",
+        help=f"efforts of `sharpen transcribe`, beside --methods or in their place: {', '.join(EFFORTS)}")  # fmt: skip
     add_machine(parser)
 
 
 def _evaluate(args: argparse.Namespace) -> int:
     from sharpen.evaluation.runs.plan import plan
-    from sharpen.evaluation.runs.settings import settings
+    from sharpen.evaluation.runs.settings import of_effort, settings
 
-    values = settings_from(args, DEFAULTS)
-    chosen = settings(values.pop("method"), **values)
+    unknown = [name for name in args.effort if name not in EFFORTS]
+    if unknown:
+        raise SharpenError(f"--effort {unknown[0]}: expected {', '.join(EFFORTS)}")
+    values = settings_from(args, {"method": ()} if args.effort else DEFAULTS)
+    chosen = (*settings(values.pop("method"), **values), *map(of_effort, args.effort))
     work = plan(parts_from(args, args.corpora), chosen, run_from(args, args.model), args.limit)
     rows, code = execute([work], args)
     print(table(rows))

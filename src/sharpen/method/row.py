@@ -57,9 +57,8 @@ class EpisodeRow(Generic[P]):
     @property
     def searches(self) -> bool:
         """Whether the next step searches its hypotheses, or scores those of the step before anew."""
-        return self.tree is None or (
-            len(self.trace.steps) > 0 and len(self.trace.steps) % self.options.search_every == 0
-        )
+        done = len(self.trace.steps)
+        return self.tree is None or (done > 0 and done % self.options.search_every == 0)
 
     @property
     def wants_greedy(self) -> bool:

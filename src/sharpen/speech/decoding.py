@@ -200,7 +200,7 @@ def episode_inputs(speech: SpeechModel, source: SourcePass, options: Options) ->
 
 
 def texts(speech: SpeechModel, tree: HypothesisTree) -> HypothesisTree:
-    """The hypotheses without their timestamps, each text once, with the entropies of the nodes that a text token follows."""
+    """The hypotheses without their timestamps, each text once, with the entropies of the nodes before text tokens."""
     text_only, seen = HypothesisTree(), set[tuple[int, ...]]()
     for y in tree.hypotheses:
         kept = [(t, n) for t, n in zip(y.tokens, y.nodes, strict=True) if speech.tokenizer.time(t) is None]

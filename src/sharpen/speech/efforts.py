@@ -1,9 +1,9 @@
-"""How much to spend on a recording, in one word; each is a bundle of options whose worth was measured (docs/results.md).
+"""How much to spend on a recording, in one word: bundles of options whose worth was measured (docs/results.md).
 
-plain    a beam search, nothing adapts
-normal   the windows in which the model is in doubt adapt, for a few cheap steps
-high     more windows adapt, for more steps
-paper    every window adapts with the paper's settings, on the whole padding
+- plain: a beam search, nothing adapts
+- normal: the windows in which the model is in doubt adapt, for a few cheap steps
+- high: more windows adapt, for more steps
+- paper: every window adapts with the paper's settings, on the whole padding
 """
 
 from __future__ import annotations

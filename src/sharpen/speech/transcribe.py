@@ -241,7 +241,7 @@ class Model:
     ) -> Transcript:
         """Transcribes a path, bytes, a file object, samples at 16 kHz, or an `Audio`.
 
-        `effort` (sharpen.speech.efforts) says how much to spend on adapting: plain, normal (the default), high or paper.
+        `effort` (sharpen.speech.efforts) says how much to spend on adapting: plain, normal (the default), high, paper.
         Settings are the fields of `Options`, as keywords, and take precedence over it:
         `model.transcribe("a.flac", language="en", adapt=sharpen.Adaptation(method="em-tok-b"))`.
         """

@@ -17,6 +17,7 @@ from sharpen.evaluation.runs.rows import Row
 from sharpen.method.adaptation import Adaptation, applies
 from sharpen.method.objectives import METHODS, Method
 from sharpen.options import Option, declared, recorded
+from sharpen.speech.efforts import EFFORTS
 from sharpen.speech.options import Options
 from sharpen.speech.presets import PRESETS
 
@@ -103,6 +104,14 @@ def settings(methods: Iterable[str], **values: Sequence[Any]) -> tuple[Setting, 
     for setting in chosen:
         setting.options("exact")  # refuses impossible settings before anything is computed
     return tuple(chosen)
+
+
+def of_effort(name: str) -> Setting:
+    """The setting that an effort stands for."""
+    bundle = dict(EFFORTS[name])
+    adapt = bundle.pop("adapt") or Adaptation(method="source")
+    at = (adapt.steps,) if adapt.row.search is not None else (0,)
+    return Setting(adapt, at, tuple(bundle.items()))
 
 
 def varied() -> dict[str, Option]:
