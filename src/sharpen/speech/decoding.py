@@ -17,11 +17,12 @@ import torch
 from sharpen.errors import SharpenError
 from sharpen.method import guard
 from sharpen.method.adapt import Outcome, StepCallback, adapt
+from sharpen.method.consensus import least_risk, posterior
 from sharpen.method.norms import adapting
 from sharpen.method.policy import Policy, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.trace import Trace
-from sharpen.method.tree import HypothesisTree
+from sharpen.method.tree import Hypothesis, HypothesisTree
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Pool
 from sharpen.speech.options import Options
@@ -77,7 +78,7 @@ class SourcePass:
     windows: tuple[Window, ...]
     prepared: Any  # the model's own kind of `Prepared`, without prompts
     results: tuple[Decoded, ...]
-    trees: tuple[HypothesisTree | None, ...]  # the texts that a beam search found; None where it was another search
+    trees: tuple[HypothesisTree | None, ...]  # what a beam search found; None where it was another search
 
     @torch.inference_mode(False)
     def select(self, rows: Sequence[int]) -> SourcePass:
@@ -158,7 +159,7 @@ def decode_source(
             # Text that repeats itself is doubtful, not silence: a silent result at a high temperature must not hide it.
             if result.is_speech or b not in results:
                 results[b] = result
-                found[b] = texts(speech, tree) if temperature == 0 and options.decode == "beam" else None
+                found[b] = tree if temperature == 0 and options.decode != "greedy" else None
         todo = [b for b in todo if _doubtful(results[b], options)]
         if not todo:
             break
@@ -183,7 +184,7 @@ def adapt_windows(
         options.adapt,
         ids=ids,
         limits=limits,
-        trees=source.trees if _same_search(options) else None,
+        trees=_first_hypotheses(speech, source, options),
         until=until,
         text=lambda tokens: " ".join(speech.tokenizer.decode(tokens).lower().split()),
         on_step=on_step,
@@ -199,13 +200,21 @@ def episode_inputs(speech: SpeechModel, source: SourcePass, options: Options) ->
     return prepared, [w.id for w in source.windows], _limits(speech, source.windows, source.languages, options)
 
 
-def texts(speech: SpeechModel, tree: HypothesisTree) -> HypothesisTree:
-    """The hypotheses without their timestamps, each text once, with the entropies of the nodes before text tokens."""
+def _first_hypotheses(speech: SpeechModel, source: SourcePass, options: Options) -> list[HypothesisTree | None] | None:
+    """The best of the source's beams, where a beam search of the first step would find about the same."""
+    assert options.adapt is not None
+    if options.adapt.row.search != "beam" or options.decode == "greedy" or options.beam_size < options.adapt.samples:
+        return None
+    return [None if tree is None else texts(speech, tree, options.adapt.samples) for tree in source.trees]
+
+
+def texts(speech: SpeechModel, tree: HypothesisTree, most: int) -> HypothesisTree:
+    """The best hypotheses without timestamps, each text once, with the entropies of the nodes before text tokens."""
     text_only, seen = HypothesisTree(), set[tuple[int, ...]]()
     for y in tree.hypotheses:
         kept = [(t, n) for t, n in zip(y.tokens, y.nodes, strict=True) if speech.tokenizer.time(t) is None]
         tokens = tuple(token for token, _ in kept)
-        if not kept or tokens in seen:
+        if not kept or tokens in seen or len(seen) == most:
             continue
         seen.add(tokens)
         node = 0
@@ -218,13 +227,6 @@ def texts(speech: SpeechModel, tree: HypothesisTree) -> HypothesisTree:
     return text_only
 
 
-def _same_search(options: Options) -> bool:
-    """Whether the source's beams are those of the first step."""
-    adapt = options.adapt
-    assert adapt is not None
-    return adapt.row.search == "beam" and options.decode == "beam" and options.beam_size == adapt.samples
-
-
 @torch.inference_mode(False)
 @torch.no_grad()
 def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[Decoded]:
@@ -233,13 +235,10 @@ def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
     A window that was left alone keeps the source's, which is not searched again.
     """
     changed = [b for b, trace in enumerate(outcome.traces) if trace.steps]
-    found = dict(
-        zip(changed, _adapted_trees(speech, source.select(changed), outcome.select(changed), options), strict=True)
-    )
-    return [
-        _settled(speech, before, found.get(b), trace, options)
-        for b, (before, trace) in enumerate(zip(source.results, outcome.traces, strict=True))
-    ]
+    trees = _adapted_trees(speech, source.select(changed), outcome.select(changed), options)
+    found = dict(zip(changed, trees, strict=True))
+    rows = zip(source.results, source.trees, outcome.traces, strict=True)
+    return [_settled(speech, before, old, found.get(b), trace, options) for b, (before, old, trace) in enumerate(rows)]
 
 
 def _adapted_trees(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[HypothesisTree]:
@@ -254,13 +253,18 @@ def _adapted_trees(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
 
 
 def _settled(
-    speech: SpeechModel, before: Decoded, tree: HypothesisTree | None, trace: Trace, options: Options
+    speech: SpeechModel,
+    before: Decoded,
+    old: HypothesisTree | None,
+    tree: HypothesisTree | None,
+    trace: Trace,
+    options: Options,
 ) -> Decoded:
-    """The answer for one window: `tree` is what the adapted model found, None where nothing was adapted."""
+    """The answer for one window: the source model found `old`, the adapted one `tree`, or nothing was adapted."""
     assert options.adapt is not None
     if tree is None:
         return replace(before, is_speech=True, adaptation=Adapted(before, before, trace, ""))
-    result = _result(speech, tree, before.language, 0.0, before.no_speech_prob, options)
+    result = _result(speech, tree, before.language, 0.0, before.no_speech_prob, options, old)
     refused = guard.check(before.text, result.text) if options.adapt.guard else ""
     if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
         refused = "the adapted model produced NaN; lower --lr"
@@ -296,7 +300,7 @@ def _search(
     if temperature > 0:
         draws = [generator(options.seed, f"{w.id} at {temperature}") for w in windows]
         return sample(view, encoded, limits, options.best_of, draws, temperature=temperature, **how)
-    if options.decode == "beam":
+    if options.decode != "greedy":
         return beam(view, encoded, limits, options.beam_size, **how)
     return greedy(view, encoded, limits, **how)
 
@@ -308,8 +312,10 @@ def _result(
     temperature: float,
     no_speech: float,
     options: Options,
+    other: HypothesisTree | None = None,
 ) -> Decoded:
-    best = max(tree.hypotheses, key=lambda y: y.logprob / len(y))
+    """The best hypothesis of a search; with mbr also of another one, each search counting half."""
+    tree, best = _best(speech, [tree, other], options, temperature)
     n = len(best.content)
     text = speech.tokenizer.decode(best.content).strip()
     avg_logprob = best.logprob / len(best)
@@ -326,6 +332,19 @@ def _result(
         finished=best.finished,
         is_speech=not _silent(no_speech, avg_logprob, options),
     )
+
+
+def _best(
+    speech: SpeechModel, trees: Sequence[HypothesisTree | None], options: Options, temperature: float
+) -> tuple[HypothesisTree, Hypothesis]:
+    """The answer among the hypotheses, and the tree it is in; only mbr looks beyond the first tree."""
+    known = [tree for tree in trees if tree is not None and all(math.isfinite(y.logprob) for y in tree.hypotheses)]
+    if options.decode == "mbr" and temperature == 0 and known and known[0] is trees[0]:
+        found = [(tree, y) for tree in known for y in tree.hypotheses]
+        weights = [weight for tree in known for weight in posterior([y.logprob for y in tree.hypotheses])]
+        return found[least_risk([speech.tokenizer.decode(y.content) for _, y in found], weights)]
+    assert trees[0] is not None
+    return trees[0], max(trees[0].hypotheses, key=lambda y: y.logprob / len(y))
 
 
 def _silent(no_speech: float, avg_logprob: float, options: Options) -> bool:

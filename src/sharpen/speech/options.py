@@ -13,6 +13,7 @@ from sharpen.options import option, validate
 from sharpen.speech.presets import Padding
 
 WIDTH = 5  # of Whisper's own beam search
+Decode = Literal["greedy", "beam", "mbr"]
 FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
@@ -27,8 +28,10 @@ class Options:
     language: str = option("auto", "code or English name; auto detects it in each recording", role="recording")
     task: Literal["transcribe", "translate"] = option("transcribe", "translate: into English")
     adapt: Adaptation | None = None  # adapt the model to every window before decoding it
-    decode: Literal["greedy", "beam"] = option("beam", "search for the answer, adapted or not")
-    beam_size: int = option(WIDTH, "width of --decode beam; the method beam is as wide as --samples", least=1)
+    decode: Decode = option(
+        "beam", "search for the answer, adapted or not; mbr takes the beam with the fewest expected word errors"
+    )
+    beam_size: int = option(WIDTH, "width of --decode beam and mbr; the method beam is as wide as --samples", least=1)
     budget: str | None = option(
         None,
         "computing time that adapting may use: seconds per second of audio (0.5), or a multiple of the time of plain "
@@ -93,13 +96,14 @@ class Options:
                 )
             self._set(adapt=None, beam_size=self.adapt.samples if row.decode == "beam" else self.beam_size)
             self._set(decode="beam" if row.decode == "beam" else self.decode)
-        if self.beam_size != WIDTH and self.final_decode != "beam":
+        if self.beam_size != WIDTH and self.final_decode == "greedy":
             raise SharpenError(f"beam_size is {self.beam_size}, but decode is 'greedy': set decode='beam'")
 
     @property
-    def final_decode(self) -> Literal["greedy", "beam"]:
+    def final_decode(self) -> Decode:
         """How the answer of an adapted model is searched; the source model is searched by `decode`."""
-        return "beam" if self.adapt is not None and self.adapt.row.decode == "beam" else self.decode
+        own = self.adapt is not None and self.adapt.row.decode == "beam" and self.decode == "greedy"
+        return "beam" if own else self.decode
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():

@@ -133,7 +133,7 @@ def _effective(choice: Mapping[str, Any], method: Method) -> dict[str, Any]:
     What draws nothing has seed 0 whatever is given: a run with other seeds does not compute it again.
     """
     own = method.search is None and method.decode == "beam"  # its width is its samples
-    beam = not own and "beam" in (choice.get("decode"), method.decode)
+    beam = not own and {"beam", "mbr"} & {choice.get("decode"), method.decode}
     warm = any(choice.get("temperature", (0.0,)))
     idle = {"decode": own, "beam_size": not beam, "best_of": not warm, "seed": not (warm or method.search == "sample")}
     return {
@@ -151,5 +151,5 @@ def _episodes(method: Method, steps: Sequence[int], choice: Mapping[str, Any]) -
     if method.search is None:
         return [(0,)]
     at = tuple(sorted(set(steps)))
-    plain = "beam" not in (choice.get("decode"), method.decode) and not choice.get("timestamps")
+    plain = not {"beam", "mbr"} & {choice.get("decode"), method.decode} and not choice.get("timestamps")
     return [at] if plain else [(k,) for k in at]
