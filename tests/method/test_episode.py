@@ -1,6 +1,7 @@
 """The episode on the model that can be enumerated: inputs that join and leave, traces, stops."""
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -378,3 +379,27 @@ def test_only_who_asks_for_a_greedy_answer_is_charged_for_it():
     steps = episode.step()
     assert ["greedy" in steps[name].seconds for name in "abc"] == [False, True, False]
     assert steps["b"].seconds["greedy"] == steps["b"].batch_seconds["greedy"]
+
+
+class SlowPolicy(ToyPolicy):
+    """Each encoding takes a fixed time."""
+
+    def encode(self, prepared):
+        time.sleep(0.05)
+        return super().encode(prepared)
+
+
+def test_an_episode_ends_in_time_and_keeps_what_it_has():
+    policy = SlowPolicy(vocabulary=6, seed=3)
+    options = Adaptation("em-tok-b", steps=100, samples=4, lr=0.1)
+    start = time.monotonic()
+    outcome = adapt(policy, policy.inputs, options, limits=[LIMIT] * 3, until=start + 0.5)
+    took = time.monotonic() - start
+    (steps,) = {len(trace.steps) for trace in outcome.traces}
+    assert 2 <= steps <= 10
+    assert took < 0.5 + 2 * max(sum(step.batch_seconds.values()) for step in outcome.traces[0].steps)
+    assert {trace.stopped for trace in outcome.traces} == {"deadline: no time for another step"}
+    same = adapt(ToyPolicy(vocabulary=6, seed=3), policy.inputs, replace(options, steps=steps), limits=[LIMIT] * 3)
+    assert torch.allclose(outcome.theta, same.theta)
+    late = adapt(policy, policy.inputs, options, limits=[LIMIT] * 3, until=time.monotonic() - 1)
+    assert [trace.steps for trace in late.traces] == [[], [], []]

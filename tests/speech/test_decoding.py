@@ -124,7 +124,7 @@ def test_a_prompt_read_in_two_parts_is_the_whole_prompt(contexts, timestamps):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"decode": "magic"}, "expected one of greedy, beam"),
+        ({"decode": "magic"}, "expected one of greedy, beam, mbr"),
         ({"beam_size": 0}, "beam_size is 0"),
         ({"temperature": ()}, "expected one or more"),
         ({"temperature": float("nan")}, "temperature is .* each part a finite number, at least 0"),
@@ -132,7 +132,9 @@ def test_a_prompt_read_in_two_parts_is_the_whole_prompt(contexts, timestamps):
         ({"adapt": True}, "adapt is True; expected a method's name or a sharpen.Adaptation"),
         ({"adapt": "beam", "beam_size": 0}, "beam_size is 0"),
         ({"adapt": "beam", "beam_size": 3}, "the method beam is as wide as its samples"),
-        ({"beam_size": 3}, "decode is 'greedy': set decode='beam'"),
+        ({"decode": "greedy", "beam_size": 3}, "decode is 'greedy': set decode='beam'"),
+        ({"budget": "4 x"}, "budget is '4 x'; expected a number such as 0.5, or a multiple such as 4x"),
+        ({"deadline": 0}, "deadline is 0; expected a finite number, above 0"),
         ({"adapt": "em-magic"}, "em-magic"),
         ({"language": "klingonese"}, "klingonese"),
     ],
@@ -199,13 +201,13 @@ def test_a_guess_that_is_no_speech_does_not_take_the_place_of_a_text(monkeypatch
     """As with a refrain: it compresses too well at every temperature, and the last attempt looks like silence."""
     speech = WhisperSpeech(small_checkpoint())
     window = Window("w", np.random.default_rng(0).standard_normal(16000).astype(np.float32))
-    judged = decoding._result
+    judged = decoding.answer
 
     def silent_when_hot(model, tree, language, temperature, no_speech, options):
         result = judged(model, tree, language, temperature, no_speech, options)
         return replace(result, is_speech=temperature < 1)
 
-    monkeypatch.setattr(decoding, "_result", silent_when_hot)
+    monkeypatch.setattr(decoding, "answer", silent_when_hot)
     (kept,) = decode(speech, [window], Options(temperature=(0.0, 0.7, 1.0)), ["en"])
     assert (kept.temperature, kept.is_speech) == (0.7, True)
     (only,) = decode(speech, [window], Options(temperature=(1.0,)), ["en"])
@@ -249,14 +251,14 @@ def test_length_limits_follow_the_duration():
 def test_a_batch_with_a_silent_window_adapts_inside_inference_mode(monkeypatch):
     speech = WhisperSpeech(small_checkpoint())
     windows = [Window(name, np.random.default_rng(0).standard_normal(8000).astype(np.float32)) for name in "ab"]
-    judged = decoding._result
+    judged = decoding.answer
     results = []
 
     def first_is_silent(*arguments):
         results.append(judged(*arguments))
         return replace(results[-1], is_speech=len(results) != 1)
 
-    monkeypatch.setattr(decoding, "_result", first_is_silent)
+    monkeypatch.setattr(decoding, "answer", first_is_silent)
     options = Options(language="en", adapt=Adaptation("greedy-em", steps=1), temperature=(0.0,), timestamps=False)
     with torch.inference_mode():
         silent, adapted = decode(speech, windows, options, ["en", "en"])
@@ -265,7 +267,9 @@ def test_a_batch_with_a_silent_window_adapts_inside_inference_mode(monkeypatch):
 
 def test_a_methods_own_beam_is_for_the_adapted_answer_alone():
     row = Method("greedy", METHODS["greedy-em"].objective, decode="beam")
-    options = Options(adapt=Adaptation(row))
+    options = Options(adapt=Adaptation(row), decode="greedy")
     assert (options.decode, options.final_decode, options.beam_size) == ("greedy", "beam", 5)
-    assert Options(adapt="em-tok-b").final_decode == "greedy"
+    assert Options(adapt="em-tok-b").final_decode == "beam"
+    assert Options(adapt="em-tok-b", decode="greedy").final_decode == "greedy"
+    assert Options(adapt=Adaptation(row), decode="mbr").final_decode == "mbr"
     assert Options(adapt="beam").final_decode == "beam"

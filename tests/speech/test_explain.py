@@ -15,7 +15,7 @@ from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.alignment import stretches
-from sharpen.speech.decoding import Decoded
+from sharpen.speech.answers import Decoded
 from sharpen.speech.drawing import TRUNK, branches, curve_svg, fit, level, tree_svg
 from sharpen.speech.explain import Explanation, as_html, as_text, write_html
 from sharpen.speech.files import transcribe_files

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from sharpen.models.tokenizer import WhisperTokenizer
-from sharpen.speech.decoding import Decoded
+from sharpen.speech.answers import Decoded
 from sharpen.speech.longform import segments, settle
 
 TOKENIZER = WhisperTokenizer.of_kind(51865)

@@ -19,8 +19,9 @@ from sharpen.errors import SharpenError
 from sharpen.method import guard
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech import files, transcribe
+from sharpen.speech.answers import Decoded
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Decoded, decode
+from sharpen.speech.decoding import decode
 from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model, run
 

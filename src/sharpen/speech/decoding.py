@@ -8,23 +8,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from sharpen.errors import SharpenError
-from sharpen.method import guard
 from sharpen.method.adapt import Outcome, StepCallback, adapt
-from sharpen.method.consensus import least_risk, posterior
 from sharpen.method.norms import adapting
 from sharpen.method.policy import Policy, generator
 from sharpen.method.search import beam, greedy, sample
-from sharpen.method.trace import Trace
-from sharpen.method.tree import Hypothesis, HypothesisTree
+from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Pool
+from sharpen.speech.answers import Decoded, adapted_answer, answer, text_tree, wants_fallback
 from sharpen.speech.options import Options
 
 
@@ -41,34 +39,6 @@ def initial_context(speech: SpeechModel, options: Options) -> tuple[int, ...]:
     """The tokens of the initial prompt, as they precede the first window."""
     text = options.initial_prompt.strip()
     return tuple(speech.tokenizer.encode(f" {text}")) if text else ()
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The transcript of one window."""
-
-    tokens: tuple[int, ...]  # without EOS, timestamps included where they were decoded
-    logprobs: tuple[float, ...]  # of each token, under the distribution it was chosen from
-    entropies: tuple[float, ...]  # of that distribution, in nats
-    text: str
-    language: str
-    temperature: float
-    avg_logprob: float  # over tokens and EOS
-    no_speech_prob: float
-    compression_ratio: float
-    finished: bool = True  # false: the length limit cut it
-    is_speech: bool = True  # false: Whisper's check says that the window is silent, whatever the tokens
-    adaptation: Adapted | None = field(default=None, repr=False)  # where the model was adapted
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """How the model was adapted to one window."""
-
-    source: Decoded  # by the source model
-    result: Decoded  # by the adapted model
-    trace: Trace
-    refused: str  # why the guard returned the source's transcript; empty where the adapted one stands
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +120,7 @@ def decode_source(
         trees = _search(speech, speech.policy, part, some, spoken, options, temperature, state)
         state = None  # used up
         for b, tree in zip(todo, trees, strict=True):
-            result = _result(speech, tree, start.languages[b], temperature, start.no_speech[b], options)
+            result = answer(speech, tree, start.languages[b], temperature, start.no_speech[b], options)
             if not math.isfinite(result.avg_logprob):
                 raise SharpenError(
                     f"{windows[b].id}: the model's output is NaN: its weights are damaged, or overflow in this dtype; "
@@ -160,7 +130,7 @@ def decode_source(
             if result.is_speech or b not in results:
                 results[b] = result
                 found[b] = tree if temperature == 0 and options.decode != "greedy" else None
-        todo = [b for b in todo if _doubtful(results[b], options)]
+        todo = [b for b in todo if wants_fallback(results[b], options)]
         if not todo:
             break
     every = range(len(windows))
@@ -205,26 +175,7 @@ def _first_hypotheses(speech: SpeechModel, source: SourcePass, options: Options)
     assert options.adapt is not None
     if options.adapt.row.search != "beam" or options.decode == "greedy" or options.beam_size < options.adapt.samples:
         return None
-    return [None if tree is None else texts(speech, tree, options.adapt.samples) for tree in source.trees]
-
-
-def texts(speech: SpeechModel, tree: HypothesisTree, most: int) -> HypothesisTree:
-    """The best hypotheses without timestamps, each text once, with the entropies of the nodes before text tokens."""
-    text_only, seen = HypothesisTree(), set[tuple[int, ...]]()
-    for y in tree.hypotheses:
-        kept = [(t, n) for t, n in zip(y.tokens, y.nodes, strict=True) if speech.tokenizer.time(t) is None]
-        tokens = tuple(token for token, _ in kept)
-        if not kept or tokens in seen or len(seen) == most:
-            continue
-        seen.add(tokens)
-        node = 0
-        for i, (token, old) in enumerate(kept):
-            text_only.entropies[node] = tree.entropies[old]
-            if i == len(kept) - 1:
-                text_only.hypotheses.append(text_only.close(node, token, math.nan, finished=y.finished))
-            else:
-                node = text_only.child(node, token)
-    return text_only
+    return [None if tree is None else text_tree(speech, tree, options.adapt.samples) for tree in source.trees]
 
 
 @torch.inference_mode(False)
@@ -237,8 +188,10 @@ def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
     changed = [b for b, trace in enumerate(outcome.traces) if trace.steps]
     trees = _adapted_trees(speech, source.select(changed), outcome.select(changed), options)
     found = dict(zip(changed, trees, strict=True))
-    rows = zip(source.results, source.trees, outcome.traces, strict=True)
-    return [_settled(speech, before, old, found.get(b), trace, options) for b, (before, old, trace) in enumerate(rows)]
+    return [
+        adapted_answer(speech, before, source.trees[b], found.get(b), trace, options)
+        for b, (before, trace) in enumerate(zip(source.results, outcome.traces, strict=True))
+    ]
 
 
 def _adapted_trees(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[HypothesisTree]:
@@ -252,36 +205,9 @@ def _adapted_trees(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
     return _search(speech, view, view.encode(prepared), source.windows, source.languages, final, 0.0)
 
 
-def _settled(
-    speech: SpeechModel,
-    before: Decoded,
-    old: HypothesisTree | None,
-    tree: HypothesisTree | None,
-    trace: Trace,
-    options: Options,
-) -> Decoded:
-    """The answer for one window: the source model found `old`, the adapted one `tree`, or nothing was adapted."""
-    assert options.adapt is not None
-    if tree is None:
-        return replace(before, is_speech=True, adaptation=Adapted(before, before, trace, ""))
-    result = _result(speech, tree, before.language, 0.0, before.no_speech_prob, options, old)
-    refused = guard.check(before.text, result.text) if options.adapt.guard else ""
-    if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
-        refused = "the adapted model produced NaN; lower --lr"
-    how = Adapted(before, result, _without_trees(trace, options.adapt.explain), refused)
-    return replace(before if refused else result, is_speech=True, adaptation=how)
-
-
 def _limits(speech: SpeechModel, windows: Sequence[Window], languages: Sequence[str], options: Options) -> list[int]:
     seconds = [len(window.samples) / speech.sampling_rate for window in windows]
     return [speech.length_limit(s, spoken, options.task) for s, spoken in zip(seconds, languages, strict=True)]
-
-
-def _without_trees(trace: Trace, explain: bool) -> Trace:
-    """Drops trees that nobody will look at: they would pile up over the windows of a long recording."""
-    shown = {0, len(trace.steps) - 1} if explain else set()
-    steps = [step if i in shown else replace(step, tree=None) for i, step in enumerate(trace.steps)]
-    return replace(trace, steps=steps)
 
 
 def _search(
@@ -303,60 +229,3 @@ def _search(
     if options.decode != "greedy":
         return beam(view, encoded, limits, options.beam_size, **how)
     return greedy(view, encoded, limits, **how)
-
-
-def _result(
-    speech: SpeechModel,
-    tree: HypothesisTree,
-    language: str,
-    temperature: float,
-    no_speech: float,
-    options: Options,
-    other: HypothesisTree | None = None,
-) -> Decoded:
-    """The best hypothesis of a search; with mbr also of another one, each search counting half."""
-    tree, best = _best(speech, [tree, other], options, temperature)
-    n = len(best.content)
-    text = speech.tokenizer.decode(best.content).strip()
-    avg_logprob = best.logprob / len(best)
-    return Decoded(
-        tokens=best.content,
-        logprobs=best.logprobs[:n],
-        entropies=tuple(tree.entropies[node] for node in best.nodes[:n]),
-        text=text,
-        language=language,
-        temperature=temperature,
-        avg_logprob=avg_logprob,
-        no_speech_prob=no_speech,
-        compression_ratio=guard.compression_ratio(text),
-        finished=best.finished,
-        is_speech=not _silent(no_speech, avg_logprob, options),
-    )
-
-
-def _best(
-    speech: SpeechModel, trees: Sequence[HypothesisTree | None], options: Options, temperature: float
-) -> tuple[HypothesisTree, Hypothesis]:
-    """The answer among the hypotheses, and the tree it is in; only mbr looks beyond the first tree."""
-    known = [tree for tree in trees if tree is not None and all(math.isfinite(y.logprob) for y in tree.hypotheses)]
-    if options.decode == "mbr" and temperature == 0 and known and known[0] is trees[0]:
-        found = [(tree, y) for tree in known for y in tree.hypotheses]
-        weights = [weight for tree in known for weight in posterior([y.logprob for y in tree.hypotheses])]
-        return found[least_risk([speech.tokenizer.decode(y.content) for _, y in found], weights)]
-    assert trees[0] is not None
-    return trees[0], max(trees[0].hypotheses, key=lambda y: y.logprob / len(y))
-
-
-def _silent(no_speech: float, avg_logprob: float, options: Options) -> bool:
-    if options.no_speech_threshold is None or no_speech <= options.no_speech_threshold:
-        return False
-    return options.logprob_threshold is None or avg_logprob < options.logprob_threshold
-
-
-def _doubtful(result: Decoded, options: Options) -> bool:
-    """Whether Whisper's checks ask for another attempt at a higher temperature."""
-    if not result.is_speech:
-        return False
-    limit, floor = options.compression_ratio_threshold, options.logprob_threshold
-    repeats = limit is not None and result.compression_ratio > limit
-    return repeats or (floor is not None and result.avg_logprob < floor)

@@ -14,7 +14,7 @@ from pathlib import Path
 from sharpen.method.trace import Step, Trace
 from sharpen.models.speech import TokenText
 from sharpen.speech.alignment import Stretch, stretches
-from sharpen.speech.decoding import Decoded
+from sharpen.speech.answers import Decoded
 from sharpen.speech.drawing import LEVELS, curve_svg, level, percent, tree_svg
 from sharpen.speech.writers import write_text
 from sharpen.terminal import pad, width, wrap

@@ -11,8 +11,8 @@ from typing import Any
 
 from sharpen.errors import reason
 from sharpen.method.adapt import StepCallback
+from sharpen.speech.answers import Adapted
 from sharpen.speech.audio import read_audio
-from sharpen.speech.decoding import Adapted
 from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sharpen.method.guard import compression_ratio
 from sharpen.models.speech import TokenText
-from sharpen.speech.decoding import Decoded
+from sharpen.speech.answers import Decoded
 
 SHORTEST = 0.5  # seconds; a shorter stretch is too short for a word
 

@@ -14,8 +14,9 @@ from sharpen.method.policy import Policy
 from sharpen.models.load import load_speech
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Allowance, Pool
+from sharpen.speech.answers import Adapted, Decoded
 from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Adapted, Decoded, Window, decode, initial_context
+from sharpen.speech.decoding import Window, decode, initial_context
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
 from sharpen.speech.longform import SHORTEST, Segment, segments, settle

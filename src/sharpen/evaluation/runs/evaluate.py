@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from sharpen.evaluation.corpora.corpus import Utterance
     from sharpen.evaluation.runs.settings import Setting
     from sharpen.method.trace import Trace
-    from sharpen.speech.decoding import Decoded, Window
+    from sharpen.speech.answers import Decoded
+    from sharpen.speech.decoding import Window
     from sharpen.speech.transcribe import Model
 
 # Computes batches: the run, the batches to compute, and the keys of rows that exist already.

@@ -1,0 +1,147 @@
+"""From the hypotheses that a search found to the transcript of a window: which of them, whether it is speech, whether
+the adapted model's is to be trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sharpen.method import guard
+from sharpen.method.consensus import least_risk, posterior
+from sharpen.method.trace import Trace
+from sharpen.method.tree import Hypothesis, HypothesisTree
+from sharpen.models.speech import SpeechModel
+from sharpen.speech.options import Options
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The transcript of one window."""
+
+    tokens: tuple[int, ...]  # without EOS, timestamps included where they were decoded
+    logprobs: tuple[float, ...]  # of each token, under the distribution it was chosen from
+    entropies: tuple[float, ...]  # of that distribution, in nats
+    text: str
+    language: str
+    temperature: float
+    avg_logprob: float  # over tokens and EOS
+    no_speech_prob: float
+    compression_ratio: float
+    finished: bool = True  # false: the length limit cut it
+    is_speech: bool = True  # false: Whisper's check says that the window is silent, whatever the tokens
+    adaptation: Adapted | None = field(default=None, repr=False)  # where the model was adapted
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """How the model was adapted to one window."""
+
+    source: Decoded  # by the source model
+    result: Decoded  # by the adapted model
+    trace: Trace
+    refused: str  # why the guard returned the source's transcript; empty where the adapted one stands
+
+
+def answer(
+    speech: SpeechModel,
+    tree: HypothesisTree,
+    language: str,
+    temperature: float,
+    no_speech: float,
+    options: Options,
+    other: HypothesisTree | None = None,
+) -> Decoded:
+    """The best hypothesis of a search; with mbr also of another one, each search counting half."""
+    tree, best = _best(speech, [tree, other], options, temperature)
+    n = len(best.content)
+    text = speech.tokenizer.decode(best.content).strip()
+    avg_logprob = best.logprob / len(best)
+    return Decoded(
+        tokens=best.content,
+        logprobs=best.logprobs[:n],
+        entropies=tuple(tree.entropies[node] for node in best.nodes[:n]),
+        text=text,
+        language=language,
+        temperature=temperature,
+        avg_logprob=avg_logprob,
+        no_speech_prob=no_speech,
+        compression_ratio=guard.compression_ratio(text),
+        finished=best.finished,
+        is_speech=not _silent(no_speech, avg_logprob, options),
+    )
+
+
+def _best(
+    speech: SpeechModel, trees: Sequence[HypothesisTree | None], options: Options, temperature: float
+) -> tuple[HypothesisTree, Hypothesis]:
+    """The answer among the hypotheses, and the tree it is in; only mbr looks beyond the first tree."""
+    known = [tree for tree in trees if tree is not None and all(math.isfinite(y.logprob) for y in tree.hypotheses)]
+    if options.decode == "mbr" and temperature == 0 and known and known[0] is trees[0]:
+        found = [(tree, y) for tree in known for y in tree.hypotheses]
+        weights = [weight for tree in known for weight in posterior([y.logprob for y in tree.hypotheses])]
+        return found[least_risk([speech.tokenizer.decode(y.content) for _, y in found], weights)]
+    assert trees[0] is not None
+    return trees[0], max(trees[0].hypotheses, key=lambda y: y.logprob / len(y))
+
+
+def _silent(no_speech: float, avg_logprob: float, options: Options) -> bool:
+    if options.no_speech_threshold is None or no_speech <= options.no_speech_threshold:
+        return False
+    return options.logprob_threshold is None or avg_logprob < options.logprob_threshold
+
+
+def wants_fallback(result: Decoded, options: Options) -> bool:
+    """Whether Whisper's checks ask for another attempt at a higher temperature."""
+    if not result.is_speech:
+        return False
+    limit, floor = options.compression_ratio_threshold, options.logprob_threshold
+    repeats = limit is not None and result.compression_ratio > limit
+    return repeats or (floor is not None and result.avg_logprob < floor)
+
+
+def adapted_answer(
+    speech: SpeechModel,
+    before: Decoded,
+    old: HypothesisTree | None,
+    tree: HypothesisTree | None,
+    trace: Trace,
+    options: Options,
+) -> Decoded:
+    """The answer for one window: the source model found `old`, the adapted one `tree`, or nothing was adapted."""
+    assert options.adapt is not None
+    if tree is None:
+        return replace(before, is_speech=True, adaptation=Adapted(before, before, trace, ""))
+    result = answer(speech, tree, before.language, 0.0, before.no_speech_prob, options, old)
+    refused = guard.check(before.text, result.text) if options.adapt.guard else ""
+    if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
+        refused = "the adapted model produced NaN; lower --lr"
+    how = Adapted(before, result, _without_trees(trace, options.adapt.explain), refused)
+    return replace(before if refused else result, is_speech=True, adaptation=how)
+
+
+def _without_trees(trace: Trace, explain: bool) -> Trace:
+    """Drops trees that nobody will look at: they would pile up over the windows of a long recording."""
+    shown = {0, len(trace.steps) - 1} if explain else set()
+    steps = [step if i in shown else replace(step, tree=None) for i, step in enumerate(trace.steps)]
+    return replace(trace, steps=steps)
+
+
+def text_tree(speech: SpeechModel, tree: HypothesisTree, most: int) -> HypothesisTree:
+    """The best hypotheses without timestamps, each text once, with the entropies of the nodes before text tokens."""
+    text_only, seen = HypothesisTree(), set[tuple[int, ...]]()
+    for y in tree.hypotheses:
+        kept = [(t, n) for t, n in zip(y.tokens, y.nodes, strict=True) if speech.tokenizer.time(t) is None]
+        tokens = tuple(token for token, _ in kept)
+        if not kept or tokens in seen or len(seen) == most:
+            continue
+        seen.add(tokens)
+        node = 0
+        for i, (token, old) in enumerate(kept):
+            text_only.entropies[node] = tree.entropies[old]
+            if i == len(kept) - 1:
+                text_only.hypotheses.append(text_only.close(node, token, math.nan, finished=y.finished))
+            else:
+                node = text_only.child(node, token)
+    return text_only

@@ -1,0 +1,125 @@
+"""Efforts, and what becomes of a window: left alone, adapted, out of time."""
+
+import numpy as np
+import pytest
+from models.small import small_checkpoint
+from speechlike import utterances
+
+import sharpen
+from sharpen.errors import SharpenError
+from sharpen.method.adaptation import Adaptation
+from sharpen.method.search import beam
+from sharpen.models.whisper_speech import WhisperSpeech
+from sharpen.speech.allowance import Allowance, Pool
+from sharpen.speech.answers import text_tree
+from sharpen.speech.decoding import Window, decode, decode_source
+from sharpen.speech.efforts import EFFORTS, effort_options
+from sharpen.speech.options import Options
+from sharpen.speech.transcribe import Model
+
+QUICK = {"temperature": (0.0,), "no_speech_threshold": None, "timestamps": False}
+
+
+def noise(seed, seconds=1.0):
+    return np.random.default_rng(seed).standard_normal(round(16000 * seconds)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def speech():
+    return WhisperSpeech(small_checkpoint())
+
+
+def test_an_effort_is_a_bundle_that_settings_override():
+    assert effort_options("plain").adapt is None
+    assert effort_options("normal").adapt == EFFORTS["normal"]["adapt"]
+    assert effort_options("high", padding="full", language="de").padding == "full"
+    assert effort_options(adapt=None) == effort_options("plain")
+    paper = effort_options("paper")
+    assert (paper.adapt, paper.decode, paper.padding) == (Adaptation(guard=False), "greedy", "full")
+    with pytest.raises(SharpenError, match="effort is 'most'; expected one of plain, normal, high, paper"):
+        effort_options("most")
+
+
+def test_transcribe_takes_an_effort_or_options(speech):
+    model = Model(speech)
+    assert model.transcribe(noise(0)).info.options == effort_options()
+    assert model.transcribe(noise(0), effort="plain", language="en").info.options == effort_options(
+        "plain", language="en"
+    )
+    assert model.transcribe(noise(0), Options(decode="greedy")).info.options == Options(decode="greedy")
+    with pytest.raises(SharpenError, match=r"either options or keywords \(effort, language\)"):
+        model.transcribe(noise(0), Options(), effort="high", language="en")
+
+
+def test_a_confident_window_is_searched_once_and_keeps_its_answer(speech, monkeypatch):
+    options = Options(adapt=Adaptation(samples=5, steps=2, gate=1e6), **QUICK)
+    calls = []
+    monkeypatch.setattr("sharpen.speech.decoding.beam", lambda *a, **k: calls.append(1) or beam(*a, **k))
+    (result,) = decode(speech, [Window("a", noise(0))], options, ["en"])
+    (plain,) = decode(speech, [Window("a", noise(0))], Options(**QUICK), ["en"])
+    assert len(calls) == 2
+    assert (result.text, result.tokens) == (plain.text, plain.tokens)
+    assert result.adaptation.trace.steps == []
+    assert result.adaptation.trace.stopped.startswith("confident: ")
+    assert result.adaptation.source == result.adaptation.result
+
+
+def test_confident_and_doubtful_windows_of_a_batch_get_what_they_get_alone(speech):
+    windows = [Window(str(b), noise(b, 1.0 + b)) for b in range(3)]
+    options = Options(adapt=Adaptation(samples=5, steps=2), **QUICK)
+    doubts = [d.adaptation.trace.steps[0] for d in decode(speech, windows, options, ["en"] * 3)]
+    per_token = sorted(step.H_tok * step.hypotheses / step.tokens for step in doubts)
+    gated = Options(adapt=Adaptation(samples=5, steps=2, gate=sum(per_token[:2]) / 2), **QUICK)
+    together = decode(speech, windows, gated, ["en"] * 3)
+    assert sorted(len(d.adaptation.trace.steps) for d in together) == [0, 2, 2]
+    for window, result in zip(windows, together, strict=True):
+        (alone,) = decode(speech, [window], gated, ["en"])
+        assert (alone.text, alone.adaptation.trace.stopped) == (result.text, result.adaptation.trace.stopped)
+
+
+def test_the_sources_beams_are_those_of_the_first_step(speech):
+    """So nothing is searched twice; with another width it is searched anew."""
+    window = Window("a", noise(4))
+    for samples, searched in ((5, False), (6, True)):
+        options = Options(adapt=Adaptation(samples=samples, steps=1), **QUICK)
+        (result,) = decode(speech, [window], options, ["en"])
+        (step,) = result.adaptation.trace.steps
+        assert (step.batch_seconds["search"] > 1e-3) == searched
+        assert step.hypotheses == samples
+
+
+def test_hypotheses_without_their_timestamps(base):
+    speech = WhisperSpeech(base)
+    source = decode_source(speech, [Window("a", utterances(1)[0])], Options(temperature=(0.0,)), ["en"])
+    (tree,) = source.trees
+    stripped = text_tree(speech, tree, 3)
+    assert len(stripped.hypotheses) == 3
+    best = tuple(t for t in tree.hypotheses[0].content if speech.tokenizer.time(t) is None)
+    assert stripped.hypotheses[0].content == best
+    at = [
+        n
+        for t, n in zip(tree.hypotheses[0].tokens, tree.hypotheses[0].nodes, strict=True)
+        if speech.tokenizer.time(t) is None
+    ]
+    assert [stripped.entropies[n] for n in stripped.hypotheses[0].nodes] == [tree.entropies[n] for n in at]
+    assert len({y.tokens for y in stripped.hypotheses}) == 3
+
+
+def test_out_of_time_the_source_answers(speech):
+    options = Options(adapt=Adaptation(samples=5, steps=50), deadline=1e-3, **QUICK)
+    pool = Pool([Allowance.of(options, 1.0)])
+    (result,) = decode(speech, [Window("a", noise(0))], options, ["en"], pool=pool)
+    assert (result.adaptation.trace.steps, result.adaptation.trace.stopped) == (
+        [],
+        "deadline: no time for another step",
+    )
+    assert pool.left < 0
+
+
+def test_least_risk_may_choose_the_sources_text(speech):
+    options = Options(adapt=Adaptation(samples=5, steps=3, lr=0.1), decode="mbr", beam_size=8, **QUICK)
+    results = [decode(speech, [Window(str(b), noise(b))], options, ["en"])[0] for b in range(6)]
+    greedy = Options(adapt=options.adapt, decode="beam", beam_size=8, **QUICK)
+    beams = [decode(speech, [Window(str(b), noise(b))], greedy, ["en"])[0] for b in range(6)]
+    assert any(a.text != b.text for a, b in zip(results, beams, strict=True))
+    assert sharpen.Options(decode="mbr").final_decode == "mbr"
