@@ -232,11 +232,14 @@ def pages():
 @pytest.mark.parametrize(("name", "arguments"), list(pages()), ids=[name for name, _ in pages()])
 def test_the_pages_are_what_the_report_prints_now(name, arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
+    if "--frontier" in arguments:  # the page names the file without its folder
+        at = arguments.index("--frontier") + 1
+        arguments = [*arguments[:at], str(tmp_path / Path(arguments[at]).name), *arguments[at + 1 :]]
     assert main(["report", *arguments, "--markdown", str(tmp_path / "page.md")]) == 0
     committed = (ROOT / "docs" / "results" / f"{name}.md").read_text(encoding="utf-8")
     images = re.compile(r"^!\[.*\n\n.*\n\n?", re.M)  # a figure with its caption: none without --figures
     made = (tmp_path / "page.md").read_text(encoding="utf-8")
-    assert images.sub("", committed).strip() == made.strip(), "run `make pages`"
+    assert images.sub("", committed).strip() == images.sub("", made).strip(), "run `make pages`"
 
 
 def test_every_folder_of_results_has_a_page():

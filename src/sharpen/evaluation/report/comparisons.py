@@ -136,7 +136,7 @@ def own_source(line: Line) -> Line:
 
 def as_json(results: Sequence[LineResult]) -> dict[str, Any]:
     """Rates as fractions, the paper's numbers in percent as printed there, null for NaN."""
-    corpus: dict[str, Any] = _nan_to_none(
+    corpus: dict[str, Any] = nan_to_none(
         {
             "corpus": results[0].line.corpus,
             "lines": [
@@ -163,12 +163,12 @@ def as_json(results: Sequence[LineResult]) -> dict[str, Any]:
     return corpus
 
 
-def _nan_to_none(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
     """JSON has no NaN."""
     if isinstance(value, dict):
-        return {key: _nan_to_none(held) for key, held in value.items()}
+        return {key: nan_to_none(held) for key, held in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_nan_to_none(held) for held in value]
+        return [nan_to_none(held) for held in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sharpen.errors import SharpenError
-from sharpen.evaluation.report import cases, comparisons, markup, paper, tables
+from sharpen.evaluation.report import cases, comparisons, frontier, markup, paper, tables
 from sharpen.evaluation.report.cases import Case
 from sharpen.evaluation.report.comparisons import LineResult
 from sharpen.evaluation.report.figures import FigureData, figures_of
+from sharpen.evaluation.report.frontier import RunFrontier
 from sharpen.evaluation.report.lines import Line, group_lines
 from sharpen.evaluation.report.markup import Cell, Table
 from sharpen.evaluation.runs.rows import Row
@@ -45,10 +47,19 @@ class Report:
     sections: tuple[Section, ...]
     failed: tuple[Row, ...]  # in none of the sections
     notes: tuple[str, ...] = ()
+    frontiers: tuple[RunFrontier, ...] = ()  # WER against computing time, where that was asked for
 
 
-def build(rows: Iterable[Row], against: Sequence[str] = ("source",), without: Sequence[str] = ()) -> Report:
-    """The report of these rows without the utterances `without`; every method is compared with those in `against`."""
+def build(
+    rows: Iterable[Row],
+    against: Sequence[str] = ("source",),
+    without: Sequence[str] = (),
+    runs: Mapping[str, Sequence[Row]] | None = None,
+) -> Report:
+    """The report of these rows without the utterances `without`; every method is compared with those in `against`.
+
+    `runs` are the same rows by run, for the frontier of each.
+    """
     rows = list(rows)
     missing = sorted(set(without) - {row.id for row in rows})
     if missing:
@@ -68,7 +79,8 @@ def build(rows: Iterable[Row], against: Sequence[str] = ("source",), without: Se
         )
     if not sections:
         notes.append("No row has an answer: there are no tables.")
-    return Report(sections, failed, tuple(notes))
+    kept = {run: [row for row in held if row.id not in without] for run, held in (runs or {}).items()}
+    return Report(sections, failed, tuple(notes), tuple(frontier.frontiers(kept)))
 
 
 def _section(corpus: str, lines: list[Line], against: Sequence[str]) -> Section:
@@ -109,15 +121,20 @@ def failures(report: Report) -> Table | None:
     return Table("Failed", ("utterance", "method", "why"), rows, (note,))
 
 
-def as_markdown(report: Report, images: Sequence[Sequence[str]] = (), command: str = "") -> str:
+def as_markdown(
+    report: Report, images: Sequence[Sequence[str]] = (), command: str = "", frontier_image: str = ""
+) -> str:
     """The report as markdown; `images` holds the links to the figures of each section, `command` made the report."""
     parts = [f"Made by `{command}`.\n"] if command else []
     parts += [f"> {markup.markdown(note)}\n" for note in report.notes]
+    parts += [markup.as_markdown(tables.frontier(one)) for one in report.frontiers]
+    if report.frontiers and frontier_image:
+        figure = frontier.figure(report.frontiers)
+        parts.append(_image(figure.title, frontier_image, figure.caption))
     for i, section in enumerate(report.sections):
         parts += [markup.as_markdown(table) for table in section.tables]
         for figure, link in zip(section.figures, images[i] if images else (), strict=False):
-            title, caption = map(markup.markdown, (f"{figure.title}, {section.corpus}", figure.caption))
-            parts.append(f"![{title}]({quote(link)})\n\n{caption}\n")
+            parts.append(_image(f"{figure.title}, {section.corpus}", link, figure.caption))
         for kind, chosen in (("helped", section.helped), ("hurt", section.hurt)):
             if chosen:
                 texts = "\n\n".join(map(cases.as_text, chosen)).replace("```", "'''")
@@ -129,6 +146,10 @@ def as_markdown(report: Report, images: Sequence[Sequence[str]] = (), command: s
     return "\n".join(parts)
 
 
+def _image(title: str, link: str, caption: str) -> str:
+    return f"![{markup.markdown(title)}]({quote(link)})\n\n{markup.markdown(caption)}\n"
+
+
 def as_latex(report: Report) -> str:
     """Floats for a paper that loads booktabs, graphicx, xcolor, and fontenc with T1 for letters such as ę.
 
@@ -136,7 +157,10 @@ def as_latex(report: Report) -> str:
     """
     parts = [f"% {' '.join(note.split())}\n" for note in report.notes]
     failed = failures(report)
-    labels = iter(_slugs([t.title for section in report.sections for t in section.tables] + ["failed"]))
+    fronts = [tables.frontier(one) for one in report.frontiers]
+    titles = [table.title for table in (*fronts, *(t for section in report.sections for t in section.tables))]
+    labels = iter(_slugs([*titles, "failed"]))
+    parts += [markup.as_latex(table, next(labels)) for table in fronts]
     for section in report.sections:
         parts += [markup.as_latex(table, next(labels)) for table in section.tables]
         for kind, chosen in (("helped", section.helped), ("hurt", section.hurt)):
@@ -148,7 +172,7 @@ def as_latex(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    content = {
+    content: dict[str, Any] = {
         "corpora": [comparisons.as_json(section.results) for section in report.sections],
         "failed": [
             {"corpus": row.corpus, "domain": row.domain, "id": row.id, "method": row.method, "why": row.failed}
@@ -156,6 +180,8 @@ def as_json(report: Report) -> str:
         ],
         "notes": report.notes,
     }
+    if report.frontiers:
+        content["frontier"] = frontier.as_json(report.frontiers)
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -176,25 +202,24 @@ def as_html(report: Report, *, figures: bool = True) -> str:
         "<h1>Adaptation results</h1>"
         "<p class='lead'>The model adapted to each utterance separately, without its transcript; the result was then "
         "scored against the transcript. The note below each table says how it was made.</p>"
-        f"{nav}{notes}\n{articles}{failed}</main></body></html>\n"
+        f"{nav}{notes}\n{_frontier_article(report, figures)}{articles}{failed}</main></body></html>\n"
     )
+
+
+def _frontier_article(report: Report, figures: bool) -> str:
+    if not report.frontiers:
+        return ""
+    figure = frontier.figure(report.frontiers)
+    drawn = f"<div class='plots'>{_plot(figure, 'frontier', wide=True)}</div>" if figures else ""
+    written = "".join(markup.as_html(tables.frontier(one)) for one in report.frontiers)
+    return f'<article id="frontier"><h2>{escape(figure.title)}</h2>{drawn}{written}</article>\n'
 
 
 def _article(number: int, section: Section, figures: bool) -> str:
     parts = [f"<h2>{escape(section.corpus)}</h2>", *map(markup.as_html, section.tables)]
     if figures and section.figures:
-        from sharpen.evaluation.report.drawing import as_svg
-
-        parts.append("<div class='plots'>")
-        for figure in section.figures:
-            title, drawn = escape(figure.title), as_svg(figure, f"c{number}-{figure.name}")
-            wide = " class='wide'" if len(figure.panels) > 1 else ""
-            parts.append(
-                f"<section{wide}><h3>{title}</h3><figure>"
-                f"<div class='scroll' tabindex='0' role='region' aria-label='{title}'>{drawn}</div>"
-                f"<figcaption>{escape(figure.caption)}</figcaption></figure></section>"
-            )
-        parts.append("</div>")
+        plots = [_plot(figure, f"c{number}-{figure.name}", len(figure.panels) > 1) for figure in section.figures]
+        parts.append(f"<div class='plots'>{''.join(plots)}</div>")
     for kind, chosen in (("helped", section.helped), ("hurt", section.hurt)):
         if chosen:
             parts.append(
@@ -202,6 +227,19 @@ def _article(number: int, section: Section, figures: bool) -> str:
                 f"{''.join(map(cases.as_html, chosen))}</section>"
             )
     return f'<article id="c{number}">{"".join(parts)}</article>\n'
+
+
+def _plot(figure: FigureData, prefix: str, wide: bool) -> str:
+    """A figure of the page; `prefix` begins its ids."""
+    from sharpen.evaluation.report.drawing import as_svg
+
+    title, drawn = escape(figure.title), as_svg(figure, prefix)
+    wide_class = " class='wide'" if wide else ""
+    return (
+        f"<section{wide_class}><h3>{title}</h3><figure>"
+        f"<div class='scroll' tabindex='0' role='region' aria-label='{title}'>{drawn}</div>"
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure></section>"
+    )
 
 
 def draw(report: Report, folder: str | Path) -> list[list[Path]]:
@@ -214,6 +252,13 @@ def draw(report: Report, folder: str | Path) -> list[list[Path]]:
         [as_png(figure, folder / f"{slug}-{figure.name}.png") for figure in section.figures]
         for slug, section in zip(slugs, report.sections, strict=True)
     ]
+
+
+def draw_frontier(report: Report, path: str | Path) -> Path:
+    """Writes the figure of WER against computing time; the suffix of `path` gives the format."""
+    from sharpen.evaluation.report.drawing import as_png
+
+    return as_png(frontier.figure(report.frontiers), Path(path))
 
 
 def _slugs(names: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ class Point:
     x: float
     y: Interval
     label: str = ""
+    named: bool = False  # emphasised
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Series:
     name: str
     method: str
     points: tuple[Point, ...]
+    joined: bool = True  # by a line
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Panel:
     title: str
     series: tuple[Series, ...]
     level: float | None = None  # the source's WER, a dashed line
+    front: tuple[Point, ...] = ()  # those on the Pareto front, from left to right
+    x: str = ""  # what is on its axis, if not the figure's
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def _wer_over(
         drawn = [group for group in groups if len({getattr(line, varied) for line in group}) > 1]
         if not any(group[0].method.endswith(needs) for group in drawn):
             continue
-        shared = _shared([line for group in drawn for line in group], [column])
+        shared = shared_ids([line for group in drawn for line in group], [column])
         if not shared:
             continue
         series = tuple(_series(group, varied, column, shared) for group in drawn)
@@ -114,7 +118,7 @@ def _groups(lines: Iterable[Line], varied: str, ignored: Sequence[str] = MACHINE
     return [[group[at] for at in sorted(group)] for group in groups.values()]
 
 
-def _shared(lines: Sequence[Line], over: Iterable[Column] | None = None) -> Ids:
+def shared_ids(lines: Sequence[Line], over: Iterable[Column] | None = None) -> Ids:
     """The utterances that all lines have."""
     return set.intersection(*({(item.domain, item.id) for item in line.items(over)} for line in lines))
 
@@ -145,7 +149,7 @@ def _level(source: Line | None, over: Sequence[Column] | None, shared: Ids) -> f
 
 def _wer_over_time(lines: Sequence[Line]) -> FigureData | None:
     timed = [line for line in _full_length(lines) if all(row.seconds > 0 for row in line.rows)]
-    shared = _shared(timed) if len(timed) > 1 else set()
+    shared = shared_ids(timed) if len(timed) > 1 else set()
     if not shared:
         return None
     series = []

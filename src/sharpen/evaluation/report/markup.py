@@ -17,6 +17,7 @@ LATEX = {
     "[": "{[}",  # LaTeX would read a bracket after \\ as the height of the row
     "−": "$-$",
     "±": r"$\pm$",
+    "×": r"$\times$",
     "·": r"$\cdot$",
     "≠": r"$\neq$",
     "…": r"\dots{}",
