@@ -46,6 +46,11 @@ class NormNotUsed(EnumerablePolicy):
         return super().adapted({name: own for name, own in norms.items() if name != "encoder"})
 
 
+class AheadAppliesTheNorm(EnumerablePolicy):
+    def ahead(self, prepared, norms):
+        return Vectors(self._norms["encoder"].apply(prepared.x))
+
+
 class EncoderBorrowsANorm(EnumerablePolicy):
     def encode(self, prepared):
         return FirstState(self._norm("decoder", super().encode(prepared).h[:, None])[:, 0])
@@ -207,6 +212,7 @@ def test_a_right_policy_passes(kind, inputs, dtype):
         (MasksOfAnotherShape, r"forbidden is torch.bool of shape \(7,\): expected bool of shape \(masks, 7\)"),
         (JoinsBackwards, "join of Encoded inputs differs"),
         (EncoderBorrowsANorm, "encode depends on norms with side 'decoder'"),
+        (AheadAppliesTheNorm, "ahead applies norm .encoder."),
         (CutOff, "no gradient reaches the weight of norm 'encoder'"),
         (HalfCutOff, "score's gradient is wrong"),
         (Dropout, "set the model to eval mode"),

@@ -96,11 +96,8 @@ def test_hypotheses_without_their_timestamps(base):
     assert len(stripped.hypotheses) == 3
     best = tuple(t for t in tree.hypotheses[0].content if speech.tokenizer.time(t) is None)
     assert stripped.hypotheses[0].content == best
-    at = [
-        n
-        for t, n in zip(tree.hypotheses[0].tokens, tree.hypotheses[0].nodes, strict=True)
-        if speech.tokenizer.time(t) is None
-    ]
+    pairs = zip(tree.hypotheses[0].tokens, tree.hypotheses[0].nodes, strict=True)
+    at = [node for token, node in pairs if speech.tokenizer.time(token) is None]
     assert [stripped.entropies[n] for n in stripped.hypotheses[0].nodes] == [tree.entropies[n] for n in at]
     assert len({y.tokens for y in stripped.hypotheses}) == 3
 
@@ -109,10 +106,8 @@ def test_out_of_time_the_source_answers(speech):
     options = Options(adapt=Adaptation(samples=5, steps=50), deadline=1e-3, **QUICK)
     pool = Pool([Allowance.of(options, 1.0)])
     (result,) = decode(speech, [Window("a", noise(0))], options, ["en"], pool=pool)
-    assert (result.adaptation.trace.steps, result.adaptation.trace.stopped) == (
-        [],
-        "deadline: no time for another step",
-    )
+    assert result.adaptation.trace.steps == []
+    assert result.adaptation.trace.stopped == "deadline: no time for another step"
     assert pool.left < 0
 
 

@@ -97,6 +97,7 @@ class _Check(Generic[P, E, S]):
         yield from self.search_and_score(hidden)
         yield from self.rows(hidden)
         yield from self.sides()
+        yield from self.ahead()
         yield from self.gradient()
 
     def differ(self, a: Tensor, b: Tensor) -> bool:
@@ -181,6 +182,16 @@ class _Check(Generic[P, E, S]):
             fixed = self.policy.encode(self.prepared)
             if self.differ(self.hidden(moved, fixed), self.hidden(moved)):
                 yield "encode depends on norms with side 'decoder'; declare them 'encoder', or apply them later"
+
+    def ahead(self) -> Iterator[str]:
+        """What is computed ahead does not depend on the norms that adapt."""
+        for first in range(len(self.norms)):
+            names = {norm.name for norm in self.norms[first:]}
+            moved = self._moved([name in names for name, _, _ in self.parts])
+            view = self.policy.adapted(affine(self.norms, moved))
+            if self.differ(self.scored(view, view.encode(self.policy.ahead(self.prepared, names))), self.hidden(moved)):
+                yield f"ahead applies norm {self.norms[first].name!r}, or one after it, though it was to be adapted"
+                return
 
     def _moved(self, chosen: Sequence[bool]) -> Tensor:
         """The model's own parameters, but for the chosen `parts`."""

@@ -8,12 +8,14 @@ these few probabilities say, so they are softened by SOFT.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import kaldialign
 
 from sharpen.method.guard import words
 
+_EDGES = re.compile(r"^\W+|\W+$")  # punctuation around a word
 SOFT = 2.0  # what log-probabilities are divided by
 
 
@@ -27,7 +29,7 @@ def posterior(logprobs: Sequence[float], soft: float = SOFT) -> list[float]:
 def least_risk(texts: Sequence[str], weights: Sequence[float]) -> int:
     """The number of the text with the fewest expected word errors; of equal ones the weightiest, then the first."""
     mass: dict[tuple[str, ...], float] = {}
-    said = [tuple(words(text)) for text in texts]
+    said = [tuple(_EDGES.sub("", word) for word in words(text)) for text in texts]
     for own, weight in zip(said, weights, strict=True):
         mass[own] = mass.get(own, 0.0) + weight
     risk = {own: math.fsum(weight * _errors(other, own) for other, weight in mass.items()) for own in mass}

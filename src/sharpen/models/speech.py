@@ -89,8 +89,11 @@ class SpeechModel(Protocol):
     ) -> Start[Any, Any]:
         """Detects languages that are None, judges silence, and reads the prompts."""
 
-    def grammar(self, policy: Any, timestamps: bool) -> tuple[Policy[Any, Any, Any], Rules | None]:
-        """The view of a policy to decode with, and the rules its output must follow."""
+    def grammar(self, policy: Any, timestamps: bool, beams: bool = False) -> tuple[Policy[Any, Any, Any], Rules | None]:
+        """The view of a policy to decode with, and the rules its output must follow.
+
+        `beams`: several outputs are wanted, which should differ in their words, not in their times.
+        """
 
     def length_limit(self, seconds: float, language: str, task: str) -> int:
         """The longest output to consider for a window, in tokens."""

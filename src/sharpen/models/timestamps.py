@@ -17,16 +17,20 @@ class TimestampRules:
     An output starts with a timestamp no later than `latest_start`; timestamps come in pairs (the end of one segment,
     the start of the next) except before EOS, never decrease, and a segment is never empty. Where all timestamps
     together are more probable than the best other token, a timestamp follows.
+
+    With `merged` the best timestamp stands for all, with their probability together: the beams of a search then differ
+    in their words, not in their times. What is most probable at a node stays so.
     """
 
     begin: int  # the token <|0.00|>
     end: int  # the first token after <|30.00|>
     eos: int
     latest_start: float = 1.0  # seconds
+    merged: bool = False
 
     @classmethod
-    def of(cls, tokenizer: WhisperTokenizer) -> TimestampRules:
-        return cls(tokenizer.timestamp_begin, tokenizer.timestamp_end, tokenizer.eot)
+    def of(cls, tokenizer: WhisperTokenizer, *, merged: bool = False) -> TimestampRules:
+        return cls(tokenizer.timestamp_begin, tokenizer.timestamp_end, tokenizer.eot, merged=merged)
 
     def __call__(self, log_pi: Tensor, prefixes: list[list[int]]) -> Tensor:
         log_pi = log_pi.clone()
@@ -39,7 +43,12 @@ class TimestampRules:
         stamped = stamps.logsumexp(-1) > others.amax(-1)
         log_pi[stamped, : self.begin] = -torch.inf
         log_pi[stamped, self.end :] = -torch.inf
-        return log_pi.log_softmax(-1)
+        log_pi = log_pi.log_softmax(-1)
+        if self.merged:
+            stamps = log_pi[:, self.begin : self.end]
+            together, best = stamps.logsumexp(-1, keepdim=True), stamps.argmax(-1, keepdim=True)
+            stamps.fill_(-torch.inf).scatter_(1, best, together)
+        return log_pi
 
     def is_timestamp(self, token: int) -> bool:
         return self.begin <= token < self.end

@@ -91,8 +91,10 @@ class WhisperSpeech:
         prompts = [[*one, *other] for one, other in zip(before, after, strict=True)]
         return Start(encoded.prompted(prompts), state, known, no_speech)
 
-    def grammar(self, policy: WhisperPolicy, timestamps: bool) -> tuple[WhisperPolicy, TimestampRules | None]:
-        return (policy.timestamped(), TimestampRules.of(self.tokenizer)) if timestamps else (policy, None)
+    def grammar(
+        self, policy: WhisperPolicy, timestamps: bool, beams: bool = False
+    ) -> tuple[WhisperPolicy, TimestampRules | None]:
+        return (policy.timestamped(), TimestampRules.of(self.tokenizer, merged=beams)) if timestamps else (policy, None)
 
     def length_limit(self, seconds: float, language: str, task: str) -> int:
         return length_limit(seconds, language, task)

@@ -220,12 +220,13 @@ def _search(
     temperature: float,
     state: Any = None,
 ) -> list[HypothesisTree]:
-    view, rules = speech.grammar(policy, options.timestamps)
+    beams = temperature == 0 and options.decode != "greedy"
+    view, rules = speech.grammar(policy, options.timestamps, beams)
     limits = _limits(speech, windows, languages, options)
     how: dict[str, Any] = {"state": state, "rules": rules, "entropies": True}
     if temperature > 0:
         draws = [generator(options.seed, f"{w.id} at {temperature}") for w in windows]
         return sample(view, encoded, limits, options.best_of, draws, temperature=temperature, **how)
-    if options.decode != "greedy":
+    if beams:
         return beam(view, encoded, limits, options.beam_size, **how)
     return greedy(view, encoded, limits, **how)

@@ -80,7 +80,7 @@ def build(
     if not sections:
         notes.append("No row has an answer: there are no tables.")
     kept = {run: [row for row in held if row.id not in without] for run, held in (runs or {}).items()}
-    return Report(sections, failed, tuple(notes), tuple(frontier.frontiers(kept)))
+    return Report(sections, failed, tuple(notes), tuple(frontier.frontiers(kept, frontier.effort_names())))
 
 
 def _section(corpus: str, lines: list[Line], against: Sequence[str]) -> Section:

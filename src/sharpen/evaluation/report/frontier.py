@@ -28,8 +28,9 @@ from sharpen.evaluation.report.lines import (
 )
 from sharpen.evaluation.report.statistics import Comparison, Interval, compare, rate
 from sharpen.evaluation.runs.rows import Row
-from sharpen.evaluation.runs.settings import Setting
+from sharpen.evaluation.runs.settings import Setting, of_effort
 from sharpen.method.objectives import METHODS
+from sharpen.speech.efforts import EFFORTS
 
 GREEDY, BEAM, WIDE = 1, 5, 16  # widths of plain search: the source, Whisper's own beam, the paper's baseline
 SEARCH = ("samples", "decode", "beam_size")  # what the width of a plain search follows from
@@ -143,6 +144,11 @@ def key_of(setting: Setting) -> str:
     """The `setting_key` of the rows that this setting gives."""
     values = {"samples": setting.samples, "steps": setting.at[-1], **setting.recorded("exact")}
     return setting_key(setting.method, values)
+
+
+def effort_names() -> dict[str, str]:
+    """The name of each effort by the `setting_key` of its rows."""
+    return {key_of(of_effort(name)): name for name in EFFORTS}
 
 
 def _frontier(run: str, lines: Sequence[Line], names: Mapping[str, str] | None) -> RunFrontier:
