@@ -60,6 +60,24 @@ def test_timestamps_that_together_outweigh_any_token_win():
     assert min(allowed([BEGIN, 400])) >= BEGIN  # 1501 of 51865 equally likely tokens: no text token alone beats them
 
 
+def test_merged_timestamps_leave_the_words_to_differ():
+    """One timestamp stands for all, with their probability together; the rest of the distribution is untouched."""
+    generator = torch.Generator().manual_seed(0)
+    log_pi = torch.randn(3, TOKENIZER.vocab_size, generator=generator).log_softmax(-1)
+    log_pi[:, 401] = 4.0  # a likely word
+    log_pi = log_pi.log_softmax(-1)
+    prefixes = [[BEGIN, 400], [BEGIN, 400, BEGIN + 50], [BEGIN]]
+    plain = TimestampRules.of(TOKENIZER)(log_pi, prefixes)
+    merged = TimestampRules.of(TOKENIZER, merged=True)(log_pi, prefixes)
+    stamps = slice(BEGIN, TOKENIZER.timestamp_end)
+    assert torch.equal(plain[:, :BEGIN], merged[:, :BEGIN])
+    assert torch.allclose(merged.exp().sum(-1), torch.ones(3))
+    assert ((merged[:, stamps] > -torch.inf).sum(-1)).tolist() == [1, 1, 0]
+    for row in (0, 1):
+        assert int(merged[row, stamps].argmax()) == int(plain[row, stamps].argmax())
+        assert float(merged[row, stamps].max()) == pytest.approx(float(plain[row, stamps].logsumexp(-1)))
+
+
 def test_words_behind_the_timestamps_are_text_under_the_rules_and_in_the_policy():
     checkpoint = small_checkpoint(added={"Zürich": 51866})  # 51865 is nobody's
     words, zurich = checkpoint.tokenizer, 51866

@@ -1,9 +1,9 @@
 """How much to spend on a recording, in one word: bundles of options whose worth was measured (docs/results.md).
 
-- plain: a beam search, nothing adapts
-- normal: the windows in which the model is in doubt adapt, for a few cheap steps
-- high: more windows adapt, for more steps
-- paper: every window adapts with the paper's settings, on the whole padding
+- plain: a beam search of five
+- normal: windows that it leaves in doubt are searched again, wider, and the text of least risk is taken
+- high: the model also adapts to those windows
+- paper: it adapts to every window with the paper's settings, on the whole padding
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sharpen.method.adaptation import Adaptation
 from sharpen.speech.options import WIDTH, Options
 
 DEFAULT = "normal"
-_CHEAP = Adaptation(samples=WIDTH, steps=5, lr=2e-3, search_every=3, gate=0.8)
+_CHEAP = Adaptation(samples=WIDTH, steps=8, lr=2e-3, search_every=3, gate=0.6)
 
 EFFORTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "plain": {"adapt": None, "decode": "beam", "padding": "condensed"},
-        "normal": {"adapt": _CHEAP, "decode": "beam", "padding": "condensed"},
-        "high": {"adapt": Adaptation(samples=WIDTH, gate=0.5), "decode": "beam", "padding": "condensed"},
+        "normal": {"adapt": None, "decode": "mbr", "widen": 32, "padding": "condensed"},
+        "high": {"adapt": _CHEAP, "decode": "mbr", "widen": 16, "doubt": _CHEAP.gate, "padding": "condensed"},
         "paper": {"adapt": Adaptation(guard=False), "decode": "greedy", "padding": "full"},
     }
 )
