@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 bar.set_text(f"{method}: WER {100 * total.rate:.1f} %")
                 bar.update()
     print(
-        f"Model {args.model} on {len(clips)} synthetic clips; greedy search, plain beam search of 5, and sharpen, which "
+        f"Model {args.model} on {len(clips)} synthetic clips; greedy search, a beam search of 5, and sharpen, which "
         f"spends more where the model is in doubt; normaliser {normalise.label}\n"
     )
     rows = []
