@@ -28,7 +28,13 @@ UTTERANCE = Utterance("corpus", "clean", "u", "a word", "en", "s", 1.0, Path("u.
 EVERY = [(cls, name) for cls in (Adaptation, Options) for name in declared(cls)]
 BAD = {int: "1.5", float: "nan", bool: "perhaps"}
 # What an option needs to make a difference.
-NEEDED = {"beam_size": {"decode": ("beam",)}, "best_of": {"temperature": ((0.5,),)}}
+NEEDED = {
+    "beam_size": {"decode": ("beam",)},
+    "widen": {"decode": ("beam",)},
+    "doubt": {"decode": ("beam",), "widen": (16,)},
+    "best_of": {"temperature": ((0.5,),)},
+}
+TEXTS = {"norms": ("encoder", "encoder:half+decoder"), "budget": ("0.5", "4x")}  # those that must look like something
 
 
 def parser(command):
@@ -42,6 +48,8 @@ def another(one):
     if one.choices:
         choices = tuple(one.choices)[-2:]
         return tuple((choice,) for choice in choices) if one.several else choices
+    if one.name in TEXTS:
+        return TEXTS[one.name]
     if one.scalar is bool:
         return (True, False)
     if one.several:
@@ -139,6 +147,8 @@ def test_output_and_recording_are_no_settings():
         "greedy_at": "output",
         "language": "recording",
         "condition_on_previous_text": "recording",
+        "budget": "recording",
+        "deadline": "recording",
         "batch_size": "machine",
     }
     assert not roles.keys() & varied().keys()

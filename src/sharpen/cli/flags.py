@@ -69,7 +69,7 @@ def _parser(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _several(one: Option) -> Callable[[str], tuple[Any, ...]]:
     """Values with commas between them; a text is one value, since it may have commas of its own."""
-    if one.scalar is str and not one.choices:
+    if one.scalar is str and not one.choices and not one.pattern:
         return lambda text: (_parser(one.parse)(text),)
     return lambda text: tuple(_parser(one.parse)(word) for word in words(text))
 

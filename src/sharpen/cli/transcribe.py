@@ -89,7 +89,7 @@ def make_options(args: argparse.Namespace) -> Options:
     adaptation, decoding = given(args, Adaptation), given(args, Options)
     if args.effort and "method" in adaptation:
         raise SharpenError("--effort chooses the method; leave --effort or --method out")
-    bundle = dict(EFFORTS[args.effort or DEFAULT])
+    bundle = dict(EFFORTS["plain" if "method" in adaptation else args.effort or DEFAULT])
     base = bundle.pop("adapt") or Adaptation(method="source")
     adapt = Adaptation(**adaptation) if "method" in adaptation else replace(base, **adaptation)
     unused = [flag(Adaptation, name) for name in adaptation if name != "seed" and not _uses(adapt, name)]

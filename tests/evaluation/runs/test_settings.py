@@ -59,7 +59,7 @@ def test_settings_multiply_only_where_it_makes_a_difference():
         (["em-tok"], {"lr": (-1.0,)}, "lr is -1.0; expected a finite number, above 0"),
         (["em-tok"], {"stop": ("certain",)}, "stop is 'certain'; expected a tuple"),
         (["em-tok"], {"language": ("de",)}, "language cannot be varied"),
-        (["em-tok"], {"nonsense": (1,)}, "nonsense cannot be varied; expected one of steps, samples, lr"),
+        (["em-tok"], {"nonsense": (1,)}, "nonsense cannot be varied; expected one of steps, samples, search_every"),
     ],
 )
 def test_impossible_settings_are_refused(methods, values, message):
@@ -107,7 +107,9 @@ def test_all_doors_lead_to_the_same_beam():
     assert command("--method", "beam") == python(adapt="beam") == evaluation("beam") == paper
     assert command("--method", "beam", "--samples", 4) == evaluation("beam", samples=(4,)) == narrow
     assert python(adapt=Adaptation("beam", samples=4)) == narrow
-    assert command("--decode", "beam") == python(decode="beam") == evaluation("source", decode=("beam",)) == whisper
+    source = command("--method", "source", "--decode", "beam")
+    assert source == python(decode="beam") == evaluation("source", decode=("beam",)) == whisper
+    assert command("--effort", "plain") == command("--method", "source") == whisper
     adapted = Adaptation("em-tok", guard=True)
     both = command("--method", "em-tok", "--decode", "beam", "--beam-size", 7)
     assert both == python(adapt=adapted, decode="beam", beam_size=7) == (adapted, "beam", 7)
