@@ -1,8 +1,8 @@
 """How much to spend on a recording, in one word: bundles of options whose worth was measured (docs/results.md).
 
 - plain: a beam search of five
-- normal: where that leaves the model in doubt, it adapts for two steps; the text of least risk is taken
-- high: it adapts for eight steps, and in more windows
+- normal: where that leaves the model in doubt, it adapts by one large step; the text of least risk is taken
+- high: it adapts by eight smaller steps
 - paper: it adapts to every window with the paper's settings, on the whole padding
 """
 
@@ -17,13 +17,13 @@ from sharpen.method.adaptation import Adaptation
 from sharpen.speech.options import WIDTH, Options
 
 DEFAULT = "normal"
-_TWO = Adaptation(samples=WIDTH, steps=2, lr=3e-3, search_every=2, gate=0.7)
+_ONE = Adaptation(samples=WIDTH, steps=1, lr=1e-2, gate=0.6)
 _EIGHT = Adaptation(samples=WIDTH, steps=8, lr=2e-3, search_every=3, gate=0.6)
 
 EFFORTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "plain": {"adapt": None, "decode": "beam", "padding": "condensed"},
-        "normal": {"adapt": _TWO, "decode": "mbr", "widen": 16, "doubt": _TWO.gate, "padding": "condensed"},
+        "normal": {"adapt": _ONE, "decode": "mbr", "widen": 16, "doubt": _ONE.gate, "padding": "condensed"},
         "high": {"adapt": _EIGHT, "decode": "mbr", "widen": 16, "doubt": _EIGHT.gate, "padding": "condensed"},
         "paper": {"adapt": Adaptation(guard=False), "decode": "greedy", "padding": "full"},
     }
