@@ -13,6 +13,7 @@ from models.small import small_checkpoint
 from models.weights.writers import small_model, write_openai
 
 from sharpen.benchmarks.bench import BenchPlan, BenchResult, CaseResult, GrowthAxes, run
+from sharpen.benchmarks.efforts import EffortTiming, compare, time_efforts
 from sharpen.benchmarks.episodes import Bench, BenchCase, Clip, EpisodeTiming, read_clips
 from sharpen.benchmarks.machine import STAGES, Machine, Work, limit
 from sharpen.benchmarks.memory import peak
@@ -50,7 +51,7 @@ def test_the_reference_learns_and_forgets():
 def test_the_reference_trains_its_norms_alone_and_holds_no_part_of_our_engine():
     bench = Bench(small_checkpoint())
     theirs = bench.reference.model
-    assert "policy" not in vars(bench)
+    assert "speech" not in vars(bench)
     trained = {name for name, p in theirs.named_parameters() if p.requires_grad}
     assert trained == {name for name, _ in theirs.named_parameters() if "layer_norm" in name}
 
@@ -60,6 +61,61 @@ def test_its_samples_are_as_many_as_asked_for_and_differ():
     (step,) = bench.reference.episode(torch.randn(1, 80, 3000), bench.prompt, "em-tok", 6, 1, 12, seed=0)
     assert len(step.hypotheses) == 6
     assert len({tuple(y) for y in step.hypotheses}) > 1
+
+
+def sharp_checkpoint(factor: float):
+    """The small model, its logits multiplied: with a large factor it is sure of whatever it says."""
+    checkpoint = small_checkpoint(d=16, layers=1)
+    decoder = checkpoint.weights.decoder
+    norm = replace(decoder.norm, weight=factor * decoder.norm.weight, bias=factor * decoder.norm.bias)
+    return replace(checkpoint, weights=replace(checkpoint.weights, decoder=replace(decoder, norm=norm)))
+
+
+@pytest.mark.parametrize(("factor", "n", "left_alone"), [(0.2, 2, [2, 0, 0, 0]), (1000.0, 1, [1, 1, 1, 0])])
+def test_every_effort_on_each_clip_in_turn(factor, n, left_alone):
+    """A model in doubt is adapted to every clip; one that is sure is left alone, but not by the paper's setting."""
+    said: list[str] = []
+    costs = time_efforts(Bench(sharp_checkpoint(factor)).speech, CLIPS[:n], said.append)
+    assert [one.effort for one in costs] == ["plain", "normal", "high", "paper"]
+    assert [one.left_alone for one in costs] == left_alone
+    assert all(one.utterances == n and one.seconds > 0 for one in costs)
+    order = [(i, one.effort) for i in range(1, n + 1) for one in costs]
+    assert said[1:] == [f"effort {effort}, utterance {i} of {n}" for i, effort in order]
+
+
+def test_efforts_are_compared_by_their_means():
+    seconds = {"plain": (0.5, 1.5), "normal": (0.5, 4.7), "high": (8.0, 8.0), "paper": (20.0, 22.0)}
+    adapted = {"plain": (False, False), "normal": (False, True), "high": (True, True), "paper": (True, True)}
+    result = BenchResult(Machine(1e9, 1e9, 2), "made up", "base")
+    assert "effort" not in as_text(result)
+    result.efforts = compare(
+        {e: [EffortTiming(*one) for one in zip(seconds[e], adapted[e], strict=True)] for e in seconds}
+    )
+    rows = json.loads(json.dumps(result.as_json()))["efforts"]
+    assert [one["effort"] for one in rows] == list(seconds)
+    assert [one["utterances"] for one in rows] == [2, 2, 2, 2]
+    assert [one["seconds"] for one in rows] == [1.0, 2.6, 8.0, 21.0]
+    assert [one["times_plain"] for one in rows] == [1.0, 2.6, 8.0, 21.0]
+    assert [one["faster_than_paper"] for one in rows] == pytest.approx([21.0, 21 / 2.6, 21 / 8, 1.0])
+    assert [one["left_alone"] for one in rows] == [2, 1, 0, 0]
+    lines = as_text(result).splitlines()
+    assert lines[0] == "The default effort takes 2.6 times a beam search of 5; the paper's setting 21 times."
+    table = [re.split(" {2,}", line) for line in lines[2:7]]
+    assert table == [
+        ["effort", "n", "seconds", "times plain", "paper / it", "left alone"],
+        ["plain", "2", "1.00", "1.0", "21", "2"],
+        ["normal", "2", "2.60", "2.6", "8.1", "1"],
+        ["high", "2", "8.00", "8.0", "2.6", "0"],
+        ["paper", "2", "21.00", "21", "1.0", "0"],
+    ]
+
+
+def test_engines_differ_in_their_padding():
+    bench, clip = Bench(small_checkpoint()), CLIPS[0]
+    whole = 50 + 25  # a second of speech and the margin
+    for engine, frames in (("exact", 1500), ("fast", whole + 357), ("fastest", whole + 90)):
+        (timing,) = bench.time(BenchCase(engine, "greedy-em", 1), [clip], steps=1)
+        assert timing.work.frames == frames
 
 
 def test_an_episode_is_stem_ten_steps_and_decode():
@@ -120,7 +176,10 @@ def test_a_run_from_end_to_end(tmp_path, monkeypatch):
     ballast = np.ones(1 << 28, dtype=np.float64)  # 2 GB
     result = run(plan, CLIPS, "four clips of noise", said.append)
     assert all(value is not None and value > 0 for value in result.ratios().values())
-    assert {one.case.engine for one in result.cases} == {"reference", "exact", "fastest"}
+    assert {(one.case.engine, one.case.batch) for one in result.cases} == {
+        ("reference", 1), ("exact", 1), ("exact", 4), ("fast", 1), ("fast", 4), ("fastest", 1), ("fastest", 4),
+    }  # fmt: skip
+    assert [one.utterances for one in result.efforts] == [2, 2, 2, 2]
     assert all(gradient < 1e-3 for _, gradient in result.differences.values())
     assert len(result.growth) == 5
     assert all(100 << 20 < size < ballast.nbytes for size in result.memory.values())

@@ -1,18 +1,20 @@
 """The benchmark: which cases are run, and the ratios between them, all from one run.
 
 Engines alternate on every utterance, so that a temporarily slow machine affects them equally; batches run last. The
-time of an episode is the stem, ten times the mean of the steps that were run, and the final decode.
+time of an episode is the stem, ten times the mean of the steps that were run, and the final decode. The efforts of
+`sharpen transcribe` are timed as a whole.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from sharpen.benchmarks.efforts import EffortCost, time_efforts
 from sharpen.benchmarks.episodes import Bench, BenchCase, Clip, EpisodeTiming
 from sharpen.benchmarks.machine import STAGES, Machine, limit, measure
 from sharpen.benchmarks.memory import peak
@@ -20,6 +22,8 @@ from sharpen.models.weights.load import load_checkpoint
 
 METHODS = ("greedy-em", "em-tok", "em-tok-b")
 MAIN = ("em-tok", 16)  # the method and G of most ratios
+OURS = ("exact", "fast", "fastest")  # engines of the main case
+FEWER = ("exact", "fastest")  # of the others
 BATCH = 4  # utterances of a batch
 WIDE = 64  # G at which memory is compared
 Say = Callable[[str], None]
@@ -42,7 +46,7 @@ class BenchPlan:
     models: tuple[str, ...] = ("base", "tiny.en")  # the ratios are those of the first
     methods: tuple[str, ...] = METHODS
     samples: tuple[int, ...] = (4, 16, 64)
-    clips: int = 8  # utterances of the main case; the others have two
+    clips: int = 8  # utterances of the main case and of the efforts; the others have two
     steps: int = 2
     growth: GrowthAxes | None = GrowthAxes()
 
@@ -73,6 +77,7 @@ class BenchResult:
     machine: Machine
     utterances: str  # what they are
     model: str  # of the ratios
+    efforts: list[EffortCost] = field(default_factory=list)
     cases: list[CaseResult] = field(default_factory=list)
     memory: dict[str, int | str] = field(default_factory=dict)  # engine -> bytes at G = WIDE, or why it failed
     differences: dict[str, tuple[float, float]] = field(default_factory=dict)  # case -> of loss, gradient; relative
@@ -106,6 +111,7 @@ class BenchResult:
                 "threads": self.machine.threads,
             },
             "utterances": self.utterances,
+            "efforts": [asdict(one) for one in self.efforts],
             "ratios": self.ratios(),
             "cases": [
                 {
@@ -144,10 +150,12 @@ def run(plan: BenchPlan, clips: Sequence[Clip], utterances: str, say: Say) -> Be
             if name not in result.differences:
                 say(f"{name}: equal to the reference?")
                 result.differences[name] = bench.check_equal(clips[0], method, few)
+        if model == first:
+            result.efforts = time_efforts(bench.speech, clips[: plan.clips], say)
         for method, G in cases:
             main = model == first and G in (1, MAIN[1])
-            chosen = clips[: plan.clips if main else 2]
-            result.cases += _time_case(bench, model, method, G, chosen, plan, result, say)
+            engines, chosen = (OURS, clips[: plan.clips]) if main else (FEWER, clips[:2])
+            result.cases += _time_case(bench, model, method, G, engines, chosen, plan, result, say)
     say(f"memory at G = {WIDE}")
     longest = max(clips, key=lambda clip: clip.seconds)
     for engine in ("exact", "reference"):
@@ -158,10 +166,18 @@ def run(plan: BenchPlan, clips: Sequence[Clip], utterances: str, say: Say) -> Be
 
 
 def _time_case(
-    bench: Bench, model: str, method: str, G: int, clips: Sequence[Clip], plan: BenchPlan, result: BenchResult, say: Say
+    bench: Bench,
+    model: str,
+    method: str,
+    G: int,
+    engines: Sequence[str],
+    clips: Sequence[Clip],
+    plan: BenchPlan,
+    result: BenchResult,
+    say: Say,
 ) -> list[CaseResult]:
-    """Every engine on the same utterances, alternating."""
-    alone = [BenchCase(engine, method, G) for engine in ("reference", "exact", "fastest")]
+    """The reference and our engines on the same utterances, alternating."""
+    alone = [BenchCase(engine, method, G) for engine in ("reference", *engines)]
     timings: dict[BenchCase, list[EpisodeTiming]] = {case: [] for case in alone}
     for i, clip in enumerate(clips):
         for case in alone:
@@ -173,7 +189,7 @@ def _time_case(
                     raise
                 result.notes.append(f"{model} {method} G={G}: {case.engine} ran out of memory on utterance {i + 1}")
     rounds = math.lcm(len(clips), BATCH) // len(clips)  # fills whole batches with every utterance equally often
-    for engine in ("exact", "fastest") if G in (1, MAIN[1]) else ():
+    for engine in engines if G in (1, MAIN[1]) else ():
         case = BenchCase(engine, method, G, BATCH)
         say(f"{model} {method} G={G}: {engine}, batches of {BATCH}")
         again = [replace(clip, id=f"{clip.id} {i}") for i in range(rounds) for clip in clips]

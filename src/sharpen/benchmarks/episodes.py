@@ -23,11 +23,11 @@ from sharpen.method.objectives import METHODS
 from sharpen.method.search import greedy
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.log_mel import log_mel
-from sharpen.models.padding import EVERY
 from sharpen.models.states import PreparedSpeech
 from sharpen.models.weights.checkpoint import Checkpoint
 from sharpen.models.whisper import WhisperPolicy
-from sharpen.models.whisper_speech import length_limit
+from sharpen.models.whisper_speech import WhisperSpeech, length_limit
+from sharpen.speech.presets import PRESETS
 
 TOLERANCE = 5e-4  # relative difference between the engines' losses, and between their gradients
 
@@ -53,7 +53,7 @@ class Clip:
 class BenchCase:
     """What is timed."""
 
-    engine: str  # reference, exact, or fastest: sparse padding in float32
+    engine: str  # reference, or a preset: exact, fast, fastest; all in float32, so they differ in padding
     method: str
     samples: int
     batch: int = 1  # utterances adapted together
@@ -87,12 +87,16 @@ class Bench:
 
     # Each engine is made when it is first used: the process that measures its memory holds no part of the other.
     @cached_property
-    def policy(self) -> WhisperPolicy:
-        return WhisperPolicy(self.checkpoint)
+    def speech(self) -> WhisperSpeech:
+        return WhisperSpeech(self.checkpoint)
 
     @cached_property
     def reference(self) -> Reference:
         return Reference(self.checkpoint)
+
+    @property
+    def policy(self) -> WhisperPolicy:
+        return self.speech.policy
 
     def time(self, case: BenchCase, clips: Sequence[Clip], steps: int, seed: int = 0) -> list[EpisodeTiming]:
         """The timing of each utterance; the seconds of a batch are divided among its utterances."""
@@ -101,11 +105,8 @@ class Bench:
         groups = [clips[i : i + case.batch] for i in range(0, len(clips), case.batch)]
         return [timing for group in groups for timing in self._time_ours(case, group, steps, seed)]
 
-    def prepare(self, clips: Sequence[Clip], sparse: bool = False) -> PreparedSpeech:
-        mel = self.checkpoint.mel
-        features = log_mel([clip.samples for clip in clips], mel)
-        speech = [-(-len(clip.samples) // mel.hop_length) for clip in clips] if sparse else None
-        return self.policy.prepare(features, [self.prompt] * len(clips), speech, EVERY["sparse"])
+    def prepare(self, clips: Sequence[Clip], padding: str = "full") -> PreparedSpeech:
+        return self.speech.prepare([clip.samples for clip in clips], padding).prompted([self.prompt] * len(clips))
 
     def _time_reference(self, case: BenchCase, clip: Clip, steps: int, seed: int) -> EpisodeTiming:
         features = log_mel([clip.samples], self.checkpoint.mel)
@@ -119,7 +120,7 @@ class Bench:
     def _time_ours(self, case: BenchCase, clips: Sequence[Clip], steps: int, seed: int) -> list[EpisodeTiming]:
         timing, B = EpisodeTiming(steps), len(clips)
         start = time.perf_counter()
-        prepared = self.prepare(clips, sparse=case.engine == "fastest")
+        prepared = self.prepare(clips, PRESETS[case.engine].padding)
         timing.add("stem", time.perf_counter() - start)
         outcome = self.adapt(prepared, clips, case, steps, seed)
         for step in outcome.traces[0].steps:

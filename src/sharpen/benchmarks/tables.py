@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sharpen.benchmarks.bench import BATCH, MAIN, WIDE, BenchResult, CaseResult
+from sharpen.benchmarks.bench import BATCH, MAIN, OURS, WIDE, BenchResult, CaseResult
 from sharpen.benchmarks.machine import STAGES
 from sharpen.errors import SharpenError
 from sharpen.evaluation.report.drawing import new_figure, save_figure
+from sharpen.speech.efforts import DEFAULT
+from sharpen.speech.options import WIDTH
 from sharpen.speech.writers import check_writable
 from sharpen.terminal import columns
 
-ENGINES = [("reference", 1), ("exact", 1), ("exact", BATCH), ("fastest", 1), ("fastest", BATCH)]  # shown side by side
+ENGINES = [("reference", 1), *((engine, batch) for engine in OURS for batch in (1, BATCH))]  # shown side by side
 GOALS = {  # ratio -> the goal, whether more is better, its meaning
     "exact_vs_reference": (4.0, True, "em-tok, G = 16, exact: times faster than the reference"),
     "batch4_vs_reference": (5.0, True, "the same in batches of 4 utterances"),
@@ -25,7 +27,7 @@ GOALS = {  # ratio -> the goal, whether more is better, its meaning
 
 
 def as_text(result: BenchResult) -> str:
-    """All tables, below a description of the run."""
+    """All tables: the efforts, then a description of the run and what it measured of episodes."""
     m = result.machine
     head = (
         f"{result.utterances}; {m.threads} threads; matrix products {m.flops / 1e9:.0f} GFLOP/s, "
@@ -33,8 +35,33 @@ def as_text(result: BenchResult) -> str:
         "Seconds of an episode of 10 steps, mean over the utterances; x = times faster than the reference."
     )
     notes = "\n".join(result.notes)
-    parts = [head, _cases(result), notes, _limits(result), _memory(result), _growth(result), _ratios(result)]
+    tables = [_cases(result), notes, _limits(result), _memory(result), _growth(result), _ratios(result)]
+    parts = [_efforts(result), head, *tables]
     return "\n\n".join(part for part in parts if part)
+
+
+def _efforts(result: BenchResult) -> str:
+    """What the default and the paper's setting cost, in a sentence, and the table of all efforts."""
+    if not result.efforts:
+        return ""
+    times = {one.effort: _times(one.times_plain) for one in result.efforts}
+    headline = (
+        f"The default effort takes {times[DEFAULT]} times a beam search of {WIDTH}; "
+        f"the paper's setting {times['paper']} times."
+    )
+    rows: list[tuple[str, ...]] = [("effort", "n", "seconds", "times plain", "paper / it", "left alone")]
+    for one in result.efforts:
+        rows.append((one.effort, str(one.utterances), f"{one.seconds:.2f}", times[one.effort],
+                     _times(one.faster_than_paper), str(one.left_alone)))  # fmt: skip
+    foot = (
+        f"Seconds to transcribe an utterance with {result.model}, mean of n. Left alone: not adapted to, because the "
+        "effort never adapts\n(plain) or the model was confident."
+    )
+    return f"{headline}\n\n{_table(rows)}\n\n{foot}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
 
 
 def _cases(result: BenchResult) -> str:

@@ -15,12 +15,12 @@ from sharpen.errors import SharpenError
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Times the method, a straightforward implementation of it with transformers, and the machine's limit, in one "
-        "run. Needs sharpen[transformers]."
+        "Times the efforts of sharpen transcribe, then the method, a straightforward implementation of it with "
+        "transformers, and the machine's limit, in one run. Needs sharpen[transformers]."
     )
     parser.set_defaults(run=_bench)
     add = parser.add_argument
-    add("--quick", action="store_true", help="one model, em-tok and greedy-em, two utterances: under five minutes")
+    add("--quick", action="store_true", help="one model, em-tok and greedy-em, two utterances: minutes")
     add("--models", metavar="NAME,NAME", help="the ratios are those of the first (default: base,tiny.en; with --quick "
         "base)")  # fmt: skip
     add("--json", nargs="?", const="-", metavar="FILE", help="print JSON instead of tables, or also write it to FILE")
@@ -31,7 +31,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="folder with librispeech-test-other/manifest.jsonl (default: SHARPEN_DATA, else examples/ of a clone)",
     )
     add("--steps", type=positive, metavar="N", help="steps to time in each episode (default: 2; with --quick 1)")
-    add("--clips", type=positive, metavar="N", help="utterances of the main case (default: 8; with --quick 2)")
+    add(
+        "--clips",
+        type=positive,
+        metavar="N",
+        help="utterances of the main case and of the efforts (default: 8; with --quick 2)",
+    )
     add("--threads", type=threads, metavar="N", help="CPU threads (default: torch's choice)")
     add("--quiet", "-q", action="store_true", help="no progress")
 
