@@ -39,6 +39,7 @@ page accents-without-loop accents --against source,beam,em-tok --without 0964000
 with_figures languages languages --against source,beam,em-tok
 page languages-without-loop languages --against source,beam,em-tok --without common_voice_nl_18058272
 page tune tune
+page choosing choosing --against source,beam
 page guard-cv guard-cv
 page padding-cv padding-cv
 page padding-ls padding-ls

@@ -71,7 +71,6 @@ def test_merged_timestamps_leave_the_words_to_differ():
     merged = TimestampRules.of(TOKENIZER, merged=True)(log_pi, prefixes)
     stamps = slice(BEGIN, TOKENIZER.timestamp_end)
     assert torch.equal(plain[:, :BEGIN], merged[:, :BEGIN])
-    assert torch.allclose(merged.exp().sum(-1), torch.ones(3))
     assert ((merged[:, stamps] > -torch.inf).sum(-1)).tolist() == [1, 1, 0]
     for row in (0, 1):
         assert int(merged[row, stamps].argmax()) == int(plain[row, stamps].argmax())

@@ -33,7 +33,7 @@ def test_an_effort_is_a_bundle_that_settings_override():
     assert effort_options("plain").adapt is None
     assert effort_options("normal").adapt == EFFORTS["normal"]["adapt"]
     assert effort_options("high", padding="full", language="de").padding == "full"
-    assert effort_options(adapt=None) == effort_options("plain")
+    assert effort_options(adapt=None, decode="beam", widen=None, doubt=0.7) == effort_options("plain")
     paper = effort_options("paper")
     assert (paper.adapt, paper.decode, paper.padding) == (Adaptation(guard=False), "greedy", "full")
     with pytest.raises(SharpenError, match="effort is 'most'; expected one of plain, normal, high, paper"):

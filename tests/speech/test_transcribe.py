@@ -89,7 +89,7 @@ def test_several_recordings_side_by_side_are_as_each_alone(tiny):
     order = [job for job, _ in run(tiny.speech, jobs, batch_size=3)]
     assert set(order) == set(jobs)
     for job, row in zip(jobs, CLIPS, strict=False):
-        assert "".join(s.text for s in job.segments).strip() == tiny.transcribe(row["path"]).text
+        assert "".join(s.text for s in job.segments).strip() == tiny.transcribe(row["path"], options).text
 
 
 def test_previous_text_and_prompts_reach_the_model(tiny, minutes):
@@ -137,7 +137,7 @@ def stubbed(monkeypatch, *words, seconds=0.0, **changes):
     """Decoding that says one word after the other, window by window, the last one from there on."""
     said = list(words)
 
-    def one_by_one(speech, windows, options, languages, on_step):
+    def one_by_one(speech, windows, options, languages, on_step, pool):
         time.sleep(seconds)
         word = said.pop(0) if len(said) > 1 else said[0]
         tokens = tuple(speech.tokenizer.encode(f" {word}"))
@@ -275,16 +275,17 @@ QUICK = sharpen.Adaptation(method="em-tok-b", steps=2, samples=4)
 def test_adaptation_changes_the_transcript_and_leaves_the_model(tiny):
     clip = EXAMPLES / "harvest.ogg"
     before = {name: p.clone() for name, p in named_tensors(tiny.speech.checkpoint.weights)}
-    source = tiny.transcribe(clip)
+    source = tiny.transcribe(clip, adapt=None, decode="greedy", widen=None)
     strong = replace(QUICK, lr=2e-2, guard=False)
-    adapted = tiny.transcribe(clip, adapt=strong)
+    how_to = {"adapt": strong, "decode": "greedy", "widen": None}
+    adapted = tiny.transcribe(clip, **how_to)
     assert adapted.text != source.text
     ((start, how),) = adapted.adapted
     assert start == 0.0
     assert how.source.text == source.text
     assert how.result.text == adapted.text
     assert how.trace.steps[1].H_tok < how.trace.steps[0].H_tok
-    assert tiny.transcribe(clip, adapt=strong).text == adapted.text
+    assert tiny.transcribe(clip, **how_to).text == adapted.text
     assert tiny.transcribe(clip).text == source.text
     assert all(torch.equal(before[name], p) for name, p in named_tensors(tiny.speech.checkpoint.weights))
 

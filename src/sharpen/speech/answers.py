@@ -57,7 +57,13 @@ def answer(
     tree, best = _best(speech, [tree, other], options, temperature)
     n = len(best.content)
     text = speech.tokenizer.decode(best.content).strip()
-    avg_logprob = best.logprob / len(best)
+    counted = list(best.logprobs)
+    if (
+        temperature == 0 and options.decode != "greedy"
+    ):  # there a timestamp stands for all, so it says nothing of speech
+        stamped = (speech.tokenizer.time(token) is not None for token in best.tokens)
+        counted = [value for value, stamp in zip(best.logprobs, stamped, strict=True) if not stamp] or counted
+    avg_logprob = math.fsum(counted) / len(counted)
     return Decoded(
         tokens=best.content,
         logprobs=best.logprobs[:n],
