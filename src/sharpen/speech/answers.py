@@ -58,9 +58,7 @@ def answer(
     n = len(best.content)
     text = speech.tokenizer.decode(best.content).strip()
     counted = list(best.logprobs)
-    if (
-        temperature == 0 and options.decode != "greedy"
-    ):  # there one timestamp stands for all, and says nothing
+    if temperature == 0 and options.decode != "greedy":  # there one timestamp stands for all, and says nothing
         stamped = (speech.tokenizer.time(token) is not None for token in best.tokens)
         counted = [value for value, stamp in zip(best.logprobs, stamped, strict=True) if not stamp] or counted
     avg_logprob = math.fsum(counted) / len(counted)
