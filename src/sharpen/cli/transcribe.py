@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     own = {name: FROM_EFFORT for name in declared(Adaptation) if len({getattr(b, name) for b in bundles}) > 1}
     add_options(parser.add_argument_group("adaptation"), Adaptation(), defaults={**own, "method": FROM_EFFORT})
     group = parser.add_argument_group("decoding")
-    own = {"padding": FROM_EFFORT, "decode": FROM_EFFORT}
+    own = {name: FROM_EFFORT for bundle in EFFORTS.values() for name in bundle if name != "adapt"}
     add_options(group, Options(), skip=("seed",), defaults=own)  # one --seed is for both
     group.add_argument("--temperature-increment-on-fallback", type=_increment, default=INCREMENT, metavar="X",
         help="added to a single --temperature after a failed check, up to 1; none: one attempt "

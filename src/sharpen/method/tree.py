@@ -116,9 +116,7 @@ class HypothesisTree:
         """
         into = list(self.logprobs)
         for y, values in zip(self.hypotheses, logprobs, strict=True):
-            for node, value in zip(
-                y.nodes[1:], values, strict=False
-            ):  # the edge into a node is its path's token before
+            for node, value in zip(y.nodes[1:], values, strict=False):  # the last token leads to no node
                 into[node] = value
         hypotheses = [replace(y, logprobs=tuple(values)) for y, values in zip(self.hypotheses, logprobs, strict=True)]
         return replace(self, logprobs=into, entropies=entropies, log_pi=None, hypotheses=hypotheses)

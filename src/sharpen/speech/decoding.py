@@ -197,7 +197,9 @@ def _first_hypotheses(speech: SpeechModel, source: SourcePass, options: Options)
     assert options.adapt is not None
     if options.adapt.row.search != "beam" or options.decode == "greedy" or options.beam_size < options.adapt.samples:
         return None
-    return [None if tree is None else text_tree(speech, tree, options.adapt.samples) for tree in source.trees]
+    found = [None if tree is None else text_tree(speech, tree, options.adapt.samples) for tree in source.trees]
+    # One text has no other to be compared with: it is searched anew, without timestamps.
+    return [tree if tree is not None and len(tree.hypotheses) > 1 else None for tree in found]
 
 
 @torch.inference_mode(False)
