@@ -30,8 +30,6 @@ BAD = {int: "1.5", float: "nan", bool: "perhaps"}
 # What an option needs to make a difference.
 NEEDED = {
     "beam_size": {"decode": ("beam",)},
-    "widen": {"decode": ("beam",)},
-    "doubt": {"decode": ("beam",), "widen": (16,)},
     "best_of": {"temperature": ((0.5,),)},
 }
 TEXTS = {"norms": ("encoder", "encoder:half+decoder"), "budget": ("0.5", "4x")}  # those that must look like something

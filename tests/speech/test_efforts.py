@@ -5,13 +5,14 @@ import pytest
 from models.small import small_checkpoint
 from speechlike import utterances
 
-import sharpen
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.search import beam
+from sharpen.method.trace import Trace
+from sharpen.method.tree import HypothesisTree
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.allowance import Allowance, Pool
-from sharpen.speech.answers import text_tree
+from sharpen.speech.answers import adapted_answer, answer, text_tree
 from sharpen.speech.decoding import Window, decode, decode_source
 from sharpen.speech.efforts import EFFORTS, effort_options
 from sharpen.speech.options import Options
@@ -33,7 +34,7 @@ def test_an_effort_is_a_bundle_that_settings_override():
     assert effort_options("plain").adapt is None
     assert effort_options("normal").adapt == EFFORTS["normal"]["adapt"]
     assert effort_options("high", padding="full", language="de").padding == "full"
-    assert effort_options(adapt=None, decode="beam", widen=None, doubt=0.7) == effort_options("plain")
+    assert effort_options(adapt=None, decode="beam") == effort_options("plain")
     paper = effort_options("paper")
     assert (paper.adapt, paper.decode, paper.padding) == (Adaptation(guard=False), "greedy", "full")
     with pytest.raises(SharpenError, match="effort is 'most'; expected one of plain, normal, high, paper"):
@@ -112,10 +113,38 @@ def test_out_of_time_the_source_answers(speech):
     assert pool.left < 0
 
 
-def test_least_risk_may_choose_the_sources_text(speech):
-    options = Options(adapt=Adaptation(samples=5, steps=3, lr=0.1), decode="mbr", beam_size=8, **QUICK)
-    results = [decode(speech, [Window(str(b), noise(b))], options, ["en"])[0] for b in range(6)]
-    greedy = Options(adapt=options.adapt, decode="beam", beam_size=8, **QUICK)
-    beams = [decode(speech, [Window(str(b), noise(b))], greedy, ["en"])[0] for b in range(6)]
-    assert any(a.text != b.text for a, b in zip(results, beams, strict=True))
-    assert sharpen.Options(decode="mbr").final_decode == "mbr"
+def found(speech, texts):
+    """A search that found these texts, with their log-probabilities."""
+    tree = HypothesisTree()
+    for text, logprob in texts.items():
+        node = 0
+        for token in speech.tokenizer.encode(f" {text}"):
+            node = tree.child(node, token, 0.0)
+        tree.hypotheses.append(tree.close(node, speech.policy.eos, logprob, finished=True))
+    tree.entropies = [0.0] * len(tree)
+    return tree
+
+
+def test_least_risk_weighs_the_beams_of_both_models(speech):
+    """The adapted model is nearly sure of one text; the source's beams bring the words back that they agree on."""
+    source = found(speech, {"the red boat came home": -1.0, "the red coat came home": -1.0})
+    adapted = found(speech, {"a red boat came home": -0.5, "the red boat came home": -0.7})
+    before = answer(speech, source, "en", 0.0, 0.0, Options(**QUICK))
+
+    def text(**how):
+        options = Options(adapt=Adaptation(), **how, **QUICK)
+        return adapted_answer(speech, before, source, adapted, Trace([]), options).text
+
+    assert text(decode="beam") == "a red boat came home"
+    assert text(decode="mbr") == "the red boat came home"
+
+
+def test_where_nothing_adapts_least_risk_does_not_choose(speech):
+    """So a confident window has the text of plain decoding."""
+    windows = [Window(str(b), noise(b)) for b in range(4)]
+    confident = Options(adapt=Adaptation(samples=5, gate=1e6), decode="mbr", **QUICK)
+    plain = decode(speech, windows, Options(**QUICK), ["en"] * 4)
+    assert [r.text for r in decode(speech, windows, confident, ["en"] * 4)] == [r.text for r in plain]
+    assert [r.text for r in decode(speech, windows, Options(decode="mbr", **QUICK), ["en"] * 4)] != [
+        r.text for r in plain
+    ]

@@ -275,9 +275,9 @@ QUICK = sharpen.Adaptation(method="em-tok-b", steps=2, samples=4)
 def test_adaptation_changes_the_transcript_and_leaves_the_model(tiny):
     clip = EXAMPLES / "harvest.ogg"
     before = {name: p.clone() for name, p in named_tensors(tiny.speech.checkpoint.weights)}
-    source = tiny.transcribe(clip, adapt=None, decode="greedy", widen=None)
+    source = tiny.transcribe(clip, adapt=None, decode="greedy")
     strong = replace(QUICK, lr=2e-2, guard=False)
-    how_to = {"adapt": strong, "decode": "greedy", "widen": None}
+    how_to = {"adapt": strong, "decode": "greedy"}
     adapted = tiny.transcribe(clip, **how_to)
     assert adapted.text != source.text
     ((start, how),) = adapted.adapted

@@ -19,7 +19,6 @@ from sharpen.method.adapt import Outcome, StepCallback, adapt
 from sharpen.method.norms import adapting
 from sharpen.method.policy import Policy, generator
 from sharpen.method.search import beam, greedy, sample
-from sharpen.method.trace import confident
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Pool
@@ -114,16 +113,16 @@ def decode_source(
     found: dict[int, HypothesisTree | None] = {}
     todo = list(range(len(windows)))
     state = start.state
+    pooling = options.adapt is not None and options.decode == "mbr"  # it is for the beams of both models together
+    own = replace(options, decode="beam") if pooling else options
     for temperature in options.temperature:
         everything = len(todo) == len(windows)
         part = start.encoded if everything else start.encoded.select(todo)
         some, spoken = [windows[b] for b in todo], [start.languages[b] for b in todo]
         trees = _search(speech, speech.policy, part, some, spoken, options, temperature, state)
         state = None  # used up
-        if temperature == 0 and options.widen is not None:
-            trees = _widened(speech, part, trees, some, spoken, options)
         for b, tree in zip(todo, trees, strict=True):
-            result = answer(speech, tree, start.languages[b], temperature, start.no_speech[b], options)
+            result = answer(speech, tree, start.languages[b], temperature, start.no_speech[b], own)
             if not math.isfinite(result.avg_logprob):
                 raise SharpenError(
                     f"{windows[b].id}: the model's output is NaN: its weights are damaged, or overflow in this dtype; "
@@ -138,25 +137,6 @@ def decode_source(
             break
     every = range(len(windows))
     return SourcePass(tuple(windows), prepared, tuple(results[b] for b in every), tuple(found[b] for b in every))
-
-
-def _widened(
-    speech: SpeechModel,
-    encoded: Any,
-    trees: list[HypothesisTree],
-    windows: Sequence[Window],
-    languages: Sequence[str],
-    options: Options,
-) -> list[HypothesisTree]:
-    """What the first search found, and where it is in doubt what a wider one finds."""
-    wide = replace(options, beam_size=options.widen or options.beam_size, widen=None)
-    found = [text_tree(speech, tree, options.beam_size) for tree in trees]
-    again = [b for b, tree in enumerate(found) if tree.hypotheses and not confident(tree, options.doubt)]
-    if again:
-        some, spoken = [windows[b] for b in again], [languages[b] for b in again]
-        wider = _search(speech, speech.policy, encoded.select(again), some, spoken, wide, 0.0)
-        trees = [dict(zip(again, wider, strict=True)).get(b, tree) for b, tree in enumerate(trees)]
-    return trees
 
 
 @torch.inference_mode(False)
@@ -225,7 +205,7 @@ def _adapted_trees(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
         source.prepared, source.languages, source.contexts, options.task, options.timestamps
     )
     view = speech.policy.adapted(outcome.norms)
-    final = replace(options, decode=options.final_decode, beam_size=options.widen or options.beam_size, widen=None)
+    final = replace(options, decode=options.final_decode)
     return _search(speech, view, view.encode(prepared), source.windows, source.languages, final, 0.0)
 
 

@@ -32,12 +32,6 @@ class Options:
         "beam", "search for the answer, adapted or not; mbr takes the beam with the fewest expected word errors"
     )
     beam_size: int = option(WIDTH, "width of --decode beam and mbr; the method beam is as wide as --samples", least=1)
-    widen: int | None = option(
-        None,
-        "beams of a second search, for windows that the first leaves in doubt; and of the search after adapting",
-        least=1,
-    )
-    doubt: float = option(0.7, "entropy of the first search from which --widen applies, in nats a token", least=0)
     budget: str | None = option(
         None,
         "computing time that adapting may use: seconds per second of audio (0.5), or a multiple of the time of plain "
@@ -102,8 +96,6 @@ class Options:
                 )
             self._set(adapt=None, beam_size=self.adapt.samples if row.decode == "beam" else self.beam_size)
             self._set(decode="beam" if row.decode == "beam" else self.decode)
-        if self.widen is not None and self.decode == "greedy":
-            raise SharpenError(f"widen is {self.widen}, but decode is 'greedy': set decode='beam' or 'mbr'")
         if self.beam_size != WIDTH and self.final_decode == "greedy":
             raise SharpenError(f"beam_size is {self.beam_size}, but decode is 'greedy': set decode='beam'")
 

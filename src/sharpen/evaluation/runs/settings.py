@@ -135,12 +135,9 @@ def _effective(choice: Mapping[str, Any], method: Method) -> dict[str, Any]:
     own = method.search is None and method.decode == "beam"  # its width is its samples
     beam = not own and {"beam", "mbr"} & {choice.get("decode"), method.decode}
     warm = any(choice.get("temperature", (0.0,)))
-    wide = beam and choice.get("widen") is not None
     idle = {
         "decode": own,
         "beam_size": not beam,
-        "widen": not wide,
-        "doubt": not wide,
         "best_of": not warm,
         "seed": not (warm or method.search == "sample"),
     }
