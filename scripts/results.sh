@@ -3,6 +3,7 @@
 # scripts/pages.sh then makes the pages of the results.
 #
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
+#     scripts/results.sh DATA gaussian clean accents-all noises-all languages-all tiny padding     # efforts, for the figure of the README
 #
 # Every process has one thread: two processes use two cores better than one process with two threads.
 set -eu
@@ -12,6 +13,16 @@ ls=$data/librispeech-test-other/manifest.jsonl
 
 evaluate() { sharpen evaluate "$@" --guard off --threads 1; }
 noisy() { evaluate "$ls" --noise GS --snr 10 "$@"; }
+
+# Plain searches and efforts, one utterance after the other under every setting, two processes side by side.
+frontier() {
+    out=$1
+    shift
+    sharpen evaluate "$@" --methods source,beam --samples 2,16 --decode greedy,mbr --beam-size 16 --padding condensed \
+        --batch-size 1 --threads 1 --engine ray --workers 2 --out "results/frontier-$out"
+}
+eight="--noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir $data/ms-snsd --snr 10"
+efforts="--effort plain,normal,high"
 
 for name in "$@"; do
     case $name in
@@ -52,6 +63,25 @@ for name in "$@"; do
             --out results/ls-gs10-ablations ;;
     sizes)
         noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
+    gaussian)
+        frontier gaussian "$ls" --noise GS --snr 10 $efforts,paper ;;
+    clean)
+        frontier clean "$ls" $efforts ;;
+    noises-all)
+        frontier noises "$ls" $eight --limit 60 $efforts ;;
+    accents-all) # both folders as one corpus
+        mkdir -p runs/speechocean762-all
+        for part in speechocean762 speechocean762-b; do
+            sed "s|\"audio_filepath\": \"|&$(realpath "$data")/$part/|" "$data/$part/manifest.jsonl"
+        done > runs/speechocean762-all/manifest.jsonl
+        frontier accents runs/speechocean762-all/manifest.jsonl $efforts ;;
+    languages-all)
+        frontier languages "$data/commonvoice-multilingual/manifest.jsonl" $efforts ;;
+    tiny)
+        frontier tiny "$ls" --noise GS --snr 10 --model tiny $efforts ;;
+    padding)
+        evaluate "$ls" --noise clean,AA,AC,BA,CM,MU,NB,SD,VC --noise-dir "$data/ms-snsd" --snr 10 --methods source \
+            --padding full,condensed --engine ray --workers 2 --out results/padding-noises ;;
     tune)
         sharpen tune "$data/commonvoice-en/manifest.jsonl" --domain GS --noise GS --snr 10 --preset fastest --guard off --threads 1 \
             --limit 20 --out results/tune ;;
