@@ -23,9 +23,10 @@ from sharpen.method.objectives import METHODS
 from sharpen.models.padding import EVERY as FEWER
 from sharpen.options import as_text, declared, option, recorded, validate
 from sharpen.speech.options import Options
+from sharpen.speech.subtitles import Subtitles
 
 UTTERANCE = Utterance("corpus", "clean", "u", "a word", "en", "s", 1.0, Path("u.wav"))
-EVERY = [(cls, name) for cls in (Adaptation, Options) for name in declared(cls)]
+EVERY = [(cls, name) for cls in (Adaptation, Options, Subtitles) for name in declared(cls)]
 BAD = {int: "1.5", float: "nan", bool: "perhaps"}
 # What an option needs to make a difference.
 NEEDED = {
@@ -143,6 +144,8 @@ def test_output_and_recording_are_no_settings():
     assert roles == {
         "explain": "output",
         "greedy_at": "output",
+        "word_timestamps": "output",
+        **dict.fromkeys(declared(Subtitles), "output"),
         "language": "recording",
         "condition_on_previous_text": "recording",
         "budget": "recording",

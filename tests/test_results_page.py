@@ -243,10 +243,22 @@ def test_the_pages_are_what_the_report_prints_now(name, arguments, tmp_path, mon
 
 
 def test_every_folder_of_results_has_a_page():
+    """Those that `sharpen evaluate` writes; another must say what its rows are."""
     used = {argument for _, arguments in pages() for argument in arguments if argument.startswith("results/")}
-    assert used == {f"results/{path.name}" for path in (ROOT / "results").iterdir() if path.is_dir()}
+    folders = [path for path in (ROOT / "results").iterdir() if path.is_dir()]
+    assert used == {f"results/{path.name}" for path in folders if (path / "rows.jsonl").is_file()}
+    assert all((path / "README.md").is_file() for path in folders if not (path / "rows.jsonl").is_file())
     made = {f"{name}.md" for name, _ in pages()} | {"README.md"}
     assert made == {path.name for path in (ROOT / "docs" / "results").iterdir()}
+
+
+def test_the_table_of_words_is_what_its_rows_give():
+    script = load_script("word_times")
+    page = (ROOT / "docs" / "words.md").read_text(encoding="utf-8")
+    printed = table_of(page.split("## How exact")[1])
+    made = "\n".join(script.lines(script.read(ROOT / "results" / "words" / "boundaries.jsonl")))
+    assert printed == table_of(made)
+    assert len(printed) == 16  # two kinds of clips, clean and noisy, in four ways
 
 
 NOTED = [section for section in NOTES.split("\n## ")[1:] if FIGURES.search(section)]

@@ -64,4 +64,5 @@ def small_checkpoint(
         mel=MelSettings(),
         suppress=(1, 2, 7),
         suppress_first=(220, tokenizer.eot),
+        alignment_heads=((layers - 1, 0), (layers - 1, 3)),
     )

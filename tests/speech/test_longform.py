@@ -21,6 +21,7 @@ def decoded(tokens):
         avg_logprob=-0.3,
         no_speech_prob=0.1,
         compression_ratio=1.0,
+        spans=tuple((0.1 * i, 0.1 * i + 0.1) for i in range(n)),
     )
 
 
@@ -92,7 +93,7 @@ def test_where_the_next_window_starts(tokens, kept, consumed):
     result, seconds = settle(TOKENIZER, decoded(tokens), 30.0, last=False)
     assert seconds == pytest.approx(consumed)
     assert result.tokens == tuple(tokens if kept == "all" else tokens[:kept])
-    assert len(result.logprobs) == len(result.entropies) == len(result.tokens)
+    assert len(result.logprobs) == len(result.entropies) == len(result.spans) == len(result.tokens)
 
 
 def test_the_last_window_is_not_split_for_the_sake_of_a_moment():

@@ -3,29 +3,14 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from speech.pieces import Piece, write
 
 from sharpen.errors import SharpenError
-from sharpen.speech.writers import WRITERS, TranscriptFiles, clock, parse_formats, plan_outputs, write_text
-
-
-@dataclass(frozen=True)
-class Piece:
-    start: float
-    end: float
-    text: str
-    id: int = 0
-    seek: int = 0
-    tokens: tuple = (50364, 440)
-    temperature: float = 0.0
-    avg_logprob: float = -0.25
-    compression_ratio: float = 1.1
-    no_speech_prob: float = 0.01
-    logprobs: tuple = (-0.2, -0.3)
-    entropies: tuple = (0.5, 0.25)
+from sharpen.speech.output import TranscriptFiles, plan_outputs, write_text
+from sharpen.speech.writers import WRITERS, clock, parse_formats
 
 
 class Full:
@@ -87,13 +72,6 @@ def test_no_text_looks_like_the_times_of_a_cue(tmp_path, arrow):
 
 
 EMPTY = {"txt": "", "srt": "", "vtt": "WEBVTT\n\n", "tsv": "start\tend\ttext\n"}
-
-
-def write(directory, pieces, formats=("all",), stem="talk", **meta):
-    with TranscriptFiles(directory, stem, formats) as files:
-        for piece in pieces:
-            files.add(piece)
-        return files.finish(meta)
 
 
 def test_golden_texts(tmp_path):
@@ -295,7 +273,7 @@ def test_a_pipe_is_written_to(tmp_path):
 @pytest.mark.parametrize("where", ["/dev/stdout", "/dev/fd/1"])
 @pytest.mark.parametrize("redirected", [True, False])
 def test_standard_output_keeps_what_is_around_it(tmp_path, where, redirected):
-    script = f"from sharpen.speech.writers import write_text\nprint('a')\nwrite_text({where!r}, 'page\\n')\nprint('b')"
+    script = f"from sharpen.speech.output import write_text\nprint('a')\nwrite_text({where!r}, 'page\\n')\nprint('b')"
     command = [sys.executable, "-c", script]
     if redirected:
         with (tmp_path / "out").open("wb") as file:

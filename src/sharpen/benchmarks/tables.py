@@ -12,7 +12,7 @@ from sharpen.errors import SharpenError
 from sharpen.evaluation.report.drawing import new_figure, save_figure
 from sharpen.speech.efforts import DEFAULT
 from sharpen.speech.options import WIDTH
-from sharpen.speech.writers import check_writable
+from sharpen.speech.output import check_writable
 from sharpen.terminal import columns
 
 ENGINES = [("reference", 1), *((engine, batch) for engine in OURS for batch in (1, BATCH))]  # shown side by side

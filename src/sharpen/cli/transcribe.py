@@ -19,6 +19,7 @@ from sharpen.options import declared
 from sharpen.speech.efforts import DEFAULT, EFFORTS
 from sharpen.speech.options import Options
 from sharpen.speech.presets import PRESETS
+from sharpen.speech.subtitles import Subtitles
 from sharpen.terminal import progress
 
 if TYPE_CHECKING:
@@ -49,10 +50,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--temperature-increment-on-fallback", type=_increment, default=INCREMENT, metavar="X",
         help="added to a single --temperature after a failed check, up to 1; none: one attempt "
         f"(default: {INCREMENT})")  # fmt: skip
-    add = parser.add_argument_group("output").add_argument
+    group = parser.add_argument_group("output")
+    add = group.add_argument
     add("--output-format", "-f", metavar="F,F",
         help="files to write: txt, srt, vtt, tsv, json or all (default: all with --output-dir, else none)")  # fmt: skip
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
+    add_options(group, Subtitles())
     add("--quiet", "-q", action="store_true", help="no progress bar")
     machine.add_machine(parser.add_argument_group("machine"), preset=None)
 
@@ -61,7 +64,8 @@ def _transcribe(args: argparse.Namespace) -> int:
     from sharpen.speech.writers import parse_formats
 
     formats = parse_formats(args.output_format or "all") if args.output_format or args.output_dir else []
-    options = make_options(args)
+    options, subtitles = make_options(args), Subtitles(**given(args, Subtitles))
+    subtitles.check(options.word_timestamps, formats)
     from sharpen.models.weights.load import find_ahead
 
     checkpoint = find_ahead(args.model)  # a thread verifies it while torch is imported
@@ -80,7 +84,8 @@ def _transcribe(args: argparse.Namespace) -> int:
     model = Model(load_speech(checkpoint, device, dtype))
     model.check(options)
     report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
-    events = transcribe_files(model, args.files, options, args.output_dir or ".", formats, report.on_step)
+    folder = args.output_dir or "."
+    events = transcribe_files(model, args.files, options, folder, formats, report.on_step, subtitles)
     return report.run(events)
 
 

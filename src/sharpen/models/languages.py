@@ -28,6 +28,9 @@ LANGUAGES: dict[str, str] = {
 _SPELLED = "am as bn bo gu hi hy ka km kn lo ml mr my ne pa sa si ta te th"
 SPELLED = frozenset(_SPELLED.split())
 
+# Languages that are written without spaces between words. Whisper's own list.
+UNSPACED = frozenset(("zh", "ja", "th", "lo", "my", "yue"))
+
 _OTHER_NAMES = {
     "burmese": "my",
     "castilian": "es",

@@ -41,6 +41,14 @@ class Start(Generic[E, S]):
     no_speech: list[float]  # probability that a window holds no speech; 0 where the model cannot tell
 
 
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Where in a window a model listens while it writes a text of n tokens."""
+
+    weights: np.ndarray  # (n + 2, S), larger where it listens more: before the text, for each token, and for its end
+    times: np.ndarray  # (S,) seconds in the window of each column, rising
+
+
 class SpeechModel(Protocol):
     """A model that transcribes windows of audio."""
 
@@ -97,6 +105,20 @@ class SpeechModel(Protocol):
 
     def length_limit(self, seconds: float, language: str, task: str) -> int:
         """The longest output to consider for a window, in tokens."""
+
+    def attention(
+        self,
+        policy: Any,
+        encoded: Any,
+        texts: Sequence[Sequence[int]],
+        languages: Sequence[str],
+        task: str,
+        seconds: Sequence[float],
+    ) -> list[Attention]:
+        """Where a view of the policy listens while it writes a text, for each of the windows it has encoded.
+
+        The texts are text tokens alone. Only the frames within the `seconds` of audio are looked at, not the padding.
+        """
 
     def frame_times(self, prepared: Any) -> Tensor:
         """The time in its window that each encoder frame stands for, in seconds, NaN for filling: (B, S)."""

@@ -232,6 +232,26 @@ class WhisperPolicy:
             x = self._decoder_layer(i, layer, x, bias, encoded.cross[i], encoded.bias, rows, None)
         return self._norm("decoder.layer_norm", x[:, P:], rows)
 
+    @torch.no_grad()
+    def cross_attention(
+        self, encoded: EncodedSpeech, b: int, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """The attention of some heads, (layer, head) each, from `tokens` to the frames of utterance b.
+
+        Logits, before the softmax over the frames and without their bias, at least float32: (heads, n, S).
+        """
+        one, view, n = encoded.select([b]), self._row(b), len(tokens)
+        positions = torch.arange(n, device=self.device).clamp(max=self.max_positions - 1)  # EOS may lie beyond
+        x = self._matrices.embed(torch.tensor([tokens], device=self.device)) + self._matrices.text_positions[positions]
+        bias = _additive(torch.ones(1, n, n, dtype=torch.bool, device=self.device).tril(), self.dtype)
+        row, queries = torch.zeros(1, dtype=torch.int64, device=self.device), list[Tensor]()
+        for i, layer in enumerate(self._matrices.searching[: 1 + max(layer for layer, _ in heads)]):
+            x = view._decoder_layer(i, layer, x, bias, one.cross[i], one.bias, row, None, queries)
+        wide = torch.promote_types(self.dtype, torch.float32)
+        pairs = [(queries[i][0, h].to(wide), one.cross[i][0][0, h].to(wide)) for i, h in heads]
+        scale: float = self._head_size**-0.5
+        return torch.stack([q @ k.T for q, k in pairs]) * scale
+
     def project(self, hidden: Tensor) -> Tensor:
         return self._matrices.project(hidden)
 
@@ -270,6 +290,7 @@ class WhisperPolicy:
         frame_bias: Tensor | None,
         rows: Tensor,
         cache: TreeCache | None,
+        queries: list[Tensor] | None = None,  # gets those of the attention to the frames, (b, heads, n, d/heads)
     ) -> Tensor:
         name = f"decoder.layers.{i}"
         assert layer.cross_query is not None
@@ -281,6 +302,8 @@ class WhisperPolicy:
         x = x + layer.out(_attend(q, k, v, bias))
         y = self._norm(f"{name}.encoder_attn_layer_norm", x, rows)
         (q,) = _heads(layer.cross_query(y), 1, self.heads)
+        if queries is not None:
+            queries.append(q)
         x = x + layer.cross_out(_attend(q, *cross, frame_bias))
         return x + layer.mlp(self._norm(f"{name}.final_layer_norm", x, rows))
 

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from sharpen.errors import SharpenError
 from sharpen.method.policy import LONGEST
+from sharpen.models.attention import consensus
 from sharpen.models.languages import SPELLED
 from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import EVERY
-from sharpen.models.speech import Start
+from sharpen.models.speech import Attention, Start
 from sharpen.models.states import EncodedSpeech, PreparedSpeech, WhisperState
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
@@ -99,7 +100,32 @@ class WhisperSpeech:
     def length_limit(self, seconds: float, language: str, task: str) -> int:
         return length_limit(seconds, language, task)
 
-    def frame_times(self, prepared: PreparedSpeech) -> Tensor:
+    def attention(
+        self,
+        policy: WhisperPolicy,
+        encoded: EncodedSpeech,
+        texts: Sequence[Sequence[int]],
+        languages: Sequence[str],
+        task: str,
+        seconds: Sequence[float],
+    ) -> list[Attention]:
+        """As openai-whisper does it: without the earlier text and without timestamps.
+
+        There the first word has the silence before it. Here the prompt has it, which listens to it.
+        """
+        found = []
+        for b, (text, language, end) in enumerate(zip(texts, languages, seconds, strict=True)):
+            prompt = self.prompt(language, (), task, timestamps=False)
+            tokens = [*prompt, *text, self.tokenizer.eot]
+            logits = policy.cross_attention(encoded, b, tokens, self.checkpoint.alignment_heads)  # (heads, n, S)
+            times = self.frame_times(encoded)[b, : logits.shape[-1]]
+            within = times < end
+            # A token is written from the position before it: the first one from the last position of the prompt.
+            weights = consensus(logits[:, :, within])[len(prompt) - 2 : -1]
+            found.append(Attention(weights.cpu().numpy(), times[within].cpu().numpy()))
+        return found
+
+    def frame_times(self, prepared: PreparedSpeech | EncodedSpeech) -> Tensor:
         times = prepared.frames * self.policy.seconds_per_frame
         return times if prepared.bias is None else times.masked_fill(prepared.bias[:, 0, 0] == -torch.inf, torch.nan)
 

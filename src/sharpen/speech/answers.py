@@ -31,6 +31,7 @@ class Decoded:
     compression_ratio: float
     finished: bool = True  # false: the length limit cut it
     is_speech: bool = True  # false: Whisper's check says that the window is silent, whatever the tokens
+    spans: tuple[tuple[float, float], ...] = ()  # start and end of each token, in seconds; empty unless asked for
     adaptation: Adapted | None = field(default=None, repr=False)  # where the model was adapted
 
 

@@ -24,6 +24,7 @@ from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Pool
 from sharpen.speech.answers import Decoded, adapted_answer, answer, text_tree, wants_fallback
 from sharpen.speech.options import Options
+from sharpen.speech.words import token_spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +137,10 @@ def decode_source(
         if not todo:
             break
     every = range(len(windows))
-    return SourcePass(tuple(windows), prepared, tuple(results[b] for b in every), tuple(found[b] for b in every))
+    texts = [results[b] for b in every]
+    if options.word_timestamps:
+        texts = _timed(speech, speech.policy, encoded, windows, texts, options)
+    return SourcePass(tuple(windows), prepared, tuple(texts), tuple(found[b] for b in every))
 
 
 @torch.inference_mode(False)
@@ -190,23 +194,52 @@ def decode_adapted(speech: SpeechModel, source: SourcePass, outcome: Outcome, op
     A window that was left alone keeps the source's, which is not searched again.
     """
     changed = [b for b, trace in enumerate(outcome.traces) if trace.steps]
-    trees = _adapted_trees(speech, source.select(changed), outcome.select(changed), options)
-    found = dict(zip(changed, trees, strict=True))
+    answers = _adapted_answers(speech, source.select(changed), outcome.select(changed), options)
+    found = dict(zip(changed, answers, strict=True))
     return [
-        adapted_answer(speech, before, source.trees[b], found.get(b), trace, options)
+        found[b] if b in found else adapted_answer(speech, before, None, None, trace, options)
         for b, (before, trace) in enumerate(zip(source.results, outcome.traces, strict=True))
     ]
 
 
-def _adapted_trees(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[HypothesisTree]:
+def _adapted_answers(speech: SpeechModel, source: SourcePass, outcome: Outcome, options: Options) -> list[Decoded]:
+    """Those for windows that were not left alone."""
     if not source.windows:
         return []
     prepared: Any = speech.prompted(
         source.prepared, source.languages, source.contexts, options.task, options.timestamps
     )
     view = speech.policy.adapted(outcome.norms)
+    encoded = view.encode(prepared)
     final = replace(options, decode=options.final_decode)
-    return _search(speech, view, view.encode(prepared), source.windows, source.languages, final, 0.0)
+    trees = _search(speech, view, encoded, source.windows, source.languages, final, 0.0)
+    rows = zip(source.results, source.trees, trees, outcome.traces, strict=True)
+    results = [adapted_answer(speech, before, old, tree, trace, options) for before, old, tree, trace in rows]
+    if not options.word_timestamps:
+        return results
+    timed = _timed(speech, view, encoded, source.windows, results, options)
+    refused = [result.adaptation is not None and bool(result.adaptation.refused) for result in results]
+    # The source's text has its times already.
+    return [old if kept else new for old, new, kept in zip(results, timed, refused, strict=True)]
+
+
+def _timed(
+    speech: SpeechModel,
+    policy: Policy[Any, Any, Any],
+    encoded: Any,
+    windows: Sequence[Window],
+    results: Sequence[Decoded],
+    options: Options,
+) -> list[Decoded]:
+    """The transcripts with the time of each token: where the policy listens while it writes it."""
+    texts = [[token for token in result.tokens if speech.tokenizer.is_text(token)] for result in results]
+    seconds = [len(window.samples) / speech.sampling_rate for window in windows]
+    languages = [result.language for result in results]
+    found = speech.attention(policy, encoded, texts, languages, options.task, seconds)
+    return [
+        replace(result, spans=token_spans(speech.tokenizer, result.tokens, attention))
+        for result, attention in zip(results, found, strict=True)
+    ]
 
 
 def _limits(speech: SpeechModel, windows: Sequence[Window], languages: Sequence[str], options: Options) -> list[int]:

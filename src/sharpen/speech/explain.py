@@ -16,7 +16,7 @@ from sharpen.models.speech import TokenText
 from sharpen.speech.alignment import Stretch, stretches
 from sharpen.speech.answers import Decoded
 from sharpen.speech.drawing import LEVELS, curve_svg, level, percent, tree_svg
-from sharpen.speech.writers import write_text
+from sharpen.speech.output import write_text
 from sharpen.terminal import pad, width, wrap
 
 BLOCKS = "▁▂▃▄▅▆▇█"

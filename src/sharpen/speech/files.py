@@ -16,8 +16,10 @@ from sharpen.speech.audio import read_audio
 from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
+from sharpen.speech.output import STDIN, TranscriptFiles, plan_outputs
+from sharpen.speech.subtitles import Subtitles
 from sharpen.speech.transcribe import Job, Model, run
-from sharpen.speech.writers import STDIN, TranscriptFiles, number, plan_outputs
+from sharpen.speech.writers import number
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,14 @@ def transcribe_files(
     output_dir: str = ".",
     formats: Sequence[str] = (),
     on_step: StepCallback | None = None,
+    subtitles: Subtitles | None = None,
 ) -> Iterator[Event]:
     """Transcribes each source and writes its files as segments come. "-" is standard input.
 
     A recording's files get their final names when it is complete. Closing the iterator early, or an exception inside
-    it, keeps complete files and removes partial ones.
+    it, keeps complete files and removes partial ones. `subtitles` say how srt and vtt show words.
     """
+    (subtitles or Subtitles()).check(options.word_timestamps, formats)
     stems = plan_outputs(sources)
     pending: list[Event] = []
     open_jobs: dict[Job, _OpenRecording] = {}
@@ -66,7 +70,7 @@ def transcribe_files(
                     rate = model.speech.sampling_rate
                     audio = read_audio(sys.stdin.buffer if source == STDIN else source, sampling_rate=rate)
                     job = model.job(audio, options)
-                    files = TranscriptFiles(output_dir, stems[source], formats) if formats else None
+                    files = TranscriptFiles(output_dir, stems[source], formats, subtitles) if formats else None
                     if files is not None:
                         stack.enter_context(files)
                 except Exception as error:  # one unreadable file must not stop the others
@@ -120,6 +124,8 @@ def _advance(job: Job, new: Sequence[Segment], state: _OpenRecording) -> Iterato
             warnings.append(
                 "without timestamps Whisper may stop at the first pause of a window; compare a run with them"
             )
+        if job.options.word_timestamps and job.options.task == "translate":
+            warnings.append("the times of translated words are rough: a translation does not follow the speech")
         if job.cut:
             where = ", ".join(f"{start:.0f} s" for start in job.cut)
             warnings.append(f"the length limit cut the text at {where}: it ends too early, or repeats itself")

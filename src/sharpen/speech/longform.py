@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sharpen.method.guard import compression_ratio
 from sharpen.models.speech import TokenText
 from sharpen.speech.answers import Decoded
+from sharpen.speech.words import TimedTokens, Word, words
 
 SHORTEST = 0.5  # seconds; a shorter stretch is too short for a word
 
@@ -27,6 +29,7 @@ class Segment:
     no_speech_prob: float
     logprobs: tuple[float, ...]  # log pi of each token
     entropies: tuple[float, ...]  # Ent(pi) where each token was chosen, in nats
+    words: tuple[Word, ...] = ()  # with word_timestamps; they begin and end with the segment
 
 
 def settle(tokenizer: TokenText, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
@@ -46,8 +49,8 @@ def settle(tokenizer: TokenText, decoded: Decoded, duration: float, *, last: boo
     consumed = min(duration, times[n - 1] or 0.0)
     if consumed < SHORTEST or (last and duration - consumed < SHORTEST):
         return decoded, duration
-    cut = replace(decoded, tokens=decoded.tokens[:n], logprobs=decoded.logprobs[:n], entropies=decoded.entropies[:n])
-    return cut, consumed
+    cut = {name: getattr(decoded, name)[:n] for name in ("tokens", "logprobs", "entropies", "spans")}
+    return replace(decoded, **cut), consumed
 
 
 def segments(
@@ -55,12 +58,9 @@ def segments(
 ) -> list[Segment]:
     """The segments of a window that starts at `offset` seconds, by its timestamps; without any it is one segment."""
     made: list[Segment] = []
-    for start, end, indices in _pieces(tokenizer, decoded.tokens, duration):
+    for start, end, indices in _spoken(tokenizer, decoded, duration):
         tokens = tuple(decoded.tokens[i] for i in indices)
         text = tokenizer.decode(tokens)
-        # Whisper drops segments of no duration: they are hallucinated after the end.
-        if not text.strip() or start >= end:
-            continue
         made.append(
             Segment(
                 id=first_id + len(made),
@@ -78,6 +78,39 @@ def segments(
             )
         )
     return made
+
+
+def with_words(
+    tokenizer: TokenText,
+    made: Sequence[Segment],
+    decoded: Decoded,
+    offset: float,
+    duration: float,
+    *,
+    spaced: bool,
+    last: float,
+) -> list[Segment]:
+    """The segments of that window with their words, from the first of which to the last they reach then.
+
+    `spaced`: the text has spaces between its words. `last`: when the speech before this window ended.
+    """
+    parts = [
+        TimedTokens(start, end, segment.tokens, [decoded.spans[i] for i in indices], segment.logprobs)
+        for segment, (start, end, indices) in zip(made, _spoken(tokenizer, decoded, duration), strict=True)
+    ]
+    found = []
+    said = words(tokenizer, parts, spaced=spaced, end=duration, last=last - offset)
+    for segment, some in zip(made, said, strict=True):
+        moved = tuple(replace(w, start=round(offset + w.start, 3), end=round(offset + w.end, 3)) for w in some)
+        found.append(replace(segment, start=moved[0].start, end=moved[-1].end, words=moved))
+    return found
+
+
+def _spoken(tokenizer: TokenText, decoded: Decoded, duration: float) -> list[tuple[float, float, list[int]]]:
+    """The parts between timestamps that have text. Whisper drops those of no duration: they are hallucinated."""
+    pieces = _pieces(tokenizer, decoded.tokens, duration)
+    texts = [tokenizer.decode([decoded.tokens[i] for i in indices]) for _, _, indices in pieces]
+    return [piece for piece, text in zip(pieces, texts, strict=True) if text.strip() and piece[0] < piece[1]]
 
 
 def _pieces(tokenizer: TokenText, tokens: tuple[int, ...], duration: float) -> list[tuple[float, float, list[int]]]:

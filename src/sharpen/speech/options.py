@@ -47,6 +47,7 @@ class Options:
         "full", "frames of padding kept after short audio: all, one in four, or one in sixteen; fewer are faster"
     )
     timestamps: bool = option(True, "decode timestamp tokens, which divide a window into segments")
+    word_timestamps: bool = option(False, "also find when each word was spoken", role="output")
     initial_prompt: str = option("", "text that the recording continues: names, spelling, style")
     condition_on_previous_text: bool = option(
         False, "feed back what was just said; it helps names and amplifies loops", role="recording"

@@ -11,6 +11,7 @@ from typing import Any
 from sharpen.errors import SharpenError
 from sharpen.method.adapt import StepCallback
 from sharpen.method.policy import Policy
+from sharpen.models.languages import UNSPACED
 from sharpen.models.load import load_speech
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Allowance, Pool
@@ -19,7 +20,7 @@ from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Window, decode, initial_context
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
-from sharpen.speech.longform import SHORTEST, Segment, segments, settle
+from sharpen.speech.longform import SHORTEST, Segment, segments, settle, with_words
 from sharpen.speech.options import Options
 from sharpen.speech.presets import Dtype, default_device
 
@@ -84,7 +85,11 @@ class Job:
         if decoded.is_speech:
             self.cut += [] if decoded.finished else [self.done]
             closed, consumed = settle(tokenizer, decoded, duration, last=last)
-            new = segments(tokenizer, closed, self.done, duration, len(self.segments))
+            new = segments(tokenizer, closed, self.done, consumed, len(self.segments))
+            if self.options.word_timestamps:
+                spaced = self.options.task == "translate" or decoded.language not in UNSPACED
+                ended = self.segments[-1].end if self.segments else 0.0
+                new = with_words(tokenizer, new, closed, self.done, consumed, spaced=spaced, last=ended)
         self.segments += new
         if self.options.condition_on_previous_text:
             if decoded.temperature > 0.5:  # Whisper's rule: a context that leads to uncertain text leads to more of it

@@ -417,6 +417,16 @@ def test_lists_and_mel_settings_come_with_the_checkpoint(model, tmp_path):
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "file"), [("safetensors-float32", "generation_config"), ("ctranslate2-float32", "config")]
+)
+def test_alignment_heads_come_with_the_checkpoint(model, tmp_path, kind, file):
+    write(model, kind, tmp_path)
+    assert load_checkpoint(tmp_path).alignment_heads == ((1, 0), (1, 1), (2, 0), (2, 1))  # the upper half of three
+    (tmp_path / f"{file}.json").write_text(json.dumps({"alignment_heads": [[0, 1], [2, 0]]}))
+    assert load_checkpoint(tmp_path).alignment_heads == ((0, 1), (2, 0))
+
+
 def test_tiny_en_of_the_package_equals_openais_own_file(package_files, fetched_package):
     package_files("tiny.en")
     ours, openai = load_checkpoint("tiny.en"), load_checkpoint(fetched_package("tiny.en", "openai"))

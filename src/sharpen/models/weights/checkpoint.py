@@ -70,3 +70,4 @@ class Checkpoint:
     mel: MelSettings
     suppress: tuple[int, ...]  # removed from pi at every step
     suppress_first: tuple[int, ...]  # also removed at the first step: blank and EOS
+    alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) of the decoder's that follow the speech

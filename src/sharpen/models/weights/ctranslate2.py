@@ -14,6 +14,7 @@ import numpy as np
 
 from sharpen.errors import WeightsError
 from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.heads import stored_heads
 from sharpen.models.weights.stored import (
     FLOATS,
     ITEM_SIZE,
@@ -132,12 +133,13 @@ def read(content: Content, where: str, folder: Path) -> Parsed:
     variables = parse(content, where)
     _check_types(variables)
     dims = dimensions(variables)
-    suppress = suppress_first = None
+    suppress = suppress_first = heads = None
     config = neighbour(folder, "config.json")
     if config is not None:
         tree = read_json(config)
         suppress = token_list(tree, "suppress_ids", dims.vocab_size, config)
         suppress_first = token_list(tree, "suppress_ids_begin", dims.vocab_size, config)
+        heads = stored_heads(tree.get("alignment_heads"), dims)
     return Parsed(
         dims,
         dict(_tensors(variables)),
@@ -145,6 +147,7 @@ def read(content: Content, where: str, folder: Path) -> Parsed:
         mel=mel_settings(folder, dims.n_mels),
         suppress=suppress,
         suppress_first=suppress_first,
+        alignment_heads=heads,
     )
 
 

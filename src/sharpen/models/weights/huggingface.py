@@ -6,6 +6,7 @@ from typing import Any
 
 from sharpen.errors import WeightsError
 from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.heads import Heads, stored_heads
 from sharpen.models.weights.stored import Parsed, Stored, mel_settings, neighbour, read_json, token_list
 
 INDEX = "model.safetensors.index.json"
@@ -82,6 +83,7 @@ def read(folder: Path) -> Parsed:
         mel=mel_settings(folder, dims.n_mels),
         suppress=suppress,
         suppress_first=suppress_first,
+        alignment_heads=_alignment_heads(folder, dims),
     )
 
 
@@ -121,3 +123,8 @@ def _suppression(folder: Path, vocab_size: int) -> tuple[tuple[int, ...] | None,
                 lists[key] = token_list(tree, key, vocab_size, path)
                 break
     return lists.get("suppress_tokens"), lists.get("begin_suppress_tokens")
+
+
+def _alignment_heads(folder: Path, dims: Dimensions) -> Heads | None:
+    path = neighbour(folder, "generation_config.json")
+    return stored_heads(read_json(path).get("alignment_heads"), dims) if path else None

@@ -9,6 +9,7 @@ from sharpen.models.tokenizer import V3, WhisperTokenizer
 from sharpen.models.weights import catalog, formats, hub
 from sharpen.models.weights.checkpoint import Checkpoint, MelSettings
 from sharpen.models.weights.formats import Source
+from sharpen.models.weights.heads import usual_heads
 from sharpen.models.weights.stored import Parsed, open_content
 
 V3_MELS = 128
@@ -57,6 +58,7 @@ class Found:
             mel=mel,
             suppress=_suppress(parsed, tokenizer),
             suppress_first=tokenizer.suppressed_first() if parsed.suppress_first is None else parsed.suppress_first,
+            alignment_heads=parsed.alignment_heads or usual_heads(parsed.dimensions, tokenizer.multilingual, self.name),
         )
 
 

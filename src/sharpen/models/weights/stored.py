@@ -61,6 +61,7 @@ class Parsed:
     mel: MelSettings | None = None
     suppress: tuple[int, ...] | None = None  # None: the format has no list
     suppress_first: tuple[int, ...] | None = None
+    alignment_heads: tuple[tuple[int, int], ...] | None = None
 
 
 class Content:
