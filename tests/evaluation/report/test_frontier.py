@@ -160,6 +160,7 @@ def test_labels_name_what_differs_from_a_default():
         answer("em-tok-b"),
         answer("em-tok-b", options={"decode": "beam", "beam_size": 2}),
         answer("source", options={"decode": "beam", "beam_size": 2}),
+        answer("source", options={"decode": "mbr", "beam_size": 16}),
         answer("source"),
     ]
     (lines,) = group_lines(made).values()
@@ -169,8 +170,17 @@ def test_labels_name_what_differs_from_a_default():
         "em-tok-b · G 16 · 10 steps",
         "em-tok-b · G 16 · 10 steps · beam size 2 · decode beam",
         "beam 2",
+        "mbr 16",
         "greedy",
     }
+
+
+def test_least_risk_is_no_plain_search():
+    risk = [replace(row, options={**row.options, "decode": "mbr"}) for row in rows("source", 1.2, (0, 0, 0, 0))]
+    (found,) = frontiers({"run": [*run(), *risk]})
+    assert "mbr 5" not in found.plain.values()
+    series = figure([found]).panels[0].series
+    assert [[p.label for p in one.points] for one in series if one.name == "least risk, not adapting"] == [["mbr 5"]]
 
 
 def test_a_setting_with_a_name_is_called_by_it():

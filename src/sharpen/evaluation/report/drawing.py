@@ -40,7 +40,7 @@ CSS_VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line", CARD: "--card"} |
 MARKERS = {"source": "x", "beam": "P", "greedy-em": "v", "em-seq": "D", "em": "o", "pg": "^", "ent": "s"}
 PANELS_PER_ROW = 3
 FRONTIER_WIDTH = 9.0  # inches: 900 pixels at 100 dots per inch, where its labels must be legible
-NAMED = "has a name"  # in its legend
+NAMED = "effort"  # in the legend
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -95,19 +95,20 @@ def run_names(folders: Sequence[str | Path]) -> list[str]:
 def label(line: Line, names: Mapping[str, str] | None = None) -> str:
     """The name of the line's setting, if it has one; else the method and the options in which the lines differ.
 
-    Of these options, those at their defaults are left out, except G and the steps. A plain search is called greedy or
-    beam N. Where a run has a named setting several times, such as with two presets, the options of the run follow.
+    Of these options, those at their defaults are left out, except G and the steps. A search without adapting is called
+    greedy, beam N or mbr N. Where a run has a named setting several times, such as with two presets, the options of the
+    run follow.
     """
     values = line.settings
-    W = width(line.method, values)
+    plain = search_name(line.method, values)
     name = (names or {}).get(setting_key(line.method, values), "")
     if name:
         kept = set(OF_A_RUN)
     else:
         usual = {key for key in OPTIONS if setting_value(values, key) == setting_value(_defaults(values), key)}
-        kept = {*values, *OPTIONS}.difference(usual - {"samples", "steps"}, SEARCH if W else ())
+        kept = {*values, *OPTIONS}.difference(usual - {"samples", "steps"}, SEARCH if plain else ())
     spoken = {said(key, setting_value(values, key)) for key in kept - {"model"}}
-    head = name or (line.method if W is None else "greedy" if W == GREEDY else f"beam {W}")
+    head = name or plain or line.method
     return " · ".join([head, *(part for part in line.label.split(" · ")[1:] if part in spoken)])
 
 
@@ -117,13 +118,19 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def width(method: str, settings: Mapping[str, Any]) -> int | None:
-    """The width of a plain search, 1 if it is greedy; None for a method that adapts."""
-    row = METHODS.get(method)
+    """The width of a plain search, 1 if it is greedy; None for a method that adapts, and for least risk."""
+    kind, _, W = search_name(method, settings).partition(" ")
+    return GREEDY if kind == "greedy" else int(W) if kind == "beam" else None
+
+
+def search_name(method: str, settings: Mapping[str, Any]) -> str:
+    """greedy, beam N or mbr N; empty for a method that adapts."""
+    row, decode = METHODS.get(method), setting_value(settings, "decode")
     if row is None or row.search is not None:
-        return None
+        return ""
     if row.decode == "beam":
-        return int(settings["samples"])
-    return int(setting_value(settings, "beam_size")) if setting_value(settings, "decode") == "beam" else GREEDY
+        return f"beam {settings['samples']}"
+    return "greedy" if decode == "greedy" else f"{decode} {setting_value(settings, 'beam_size')}"
 
 
 def setting_key(method: str, settings: Mapping[str, Any]) -> str:
@@ -247,18 +254,20 @@ def figure(found: Sequence[RunFrontier]) -> FigureData:
 def _panel(found: RunFrontier) -> Panel:
     drawn = {p: Point(p.times or p.seconds, p.wer, p.label, p.named) for p in found.points}
     families: dict[str, list[tuple[int, Point]]] = {}  # plain searches that differ only in their width
-    adapting = []
+    adapting, least_risk = list[Point](), list[Point]()
     for p, point in drawn.items():
         W = width(p.line.method, p.line.settings)
-        if W is None:
-            adapting.append(point)
-        else:
+        if W is not None:
             rest = {key: value for key, value in p.line.settings.items() if key not in SEARCH}
             families.setdefault(json.dumps(rest, sort_keys=True), []).append((W, point))
+        else:
+            (least_risk if search_name(p.line.method, p.line.settings) else adapting).append(point)
     series = [
         Series("greedy and beam search", "beam", tuple(point for _, point in sorted(family, key=lambda one: one[0])))
         for family in families.values()
     ]
+    if least_risk:
+        series.append(Series("least risk, not adapting", "em-seq", tuple(least_risk), joined=False))
     if adapting:
         series.append(Series("adapting", "em-tok-b", tuple(adapting), joined=False))
     front = tuple(drawn[p] for p in found.points if p.front)
