@@ -17,8 +17,8 @@ from sharpen.method.adaptation import Adaptation
 from sharpen.speech.options import WIDTH, Options
 
 DEFAULT = "normal"
-_ONE = Adaptation(samples=WIDTH, steps=1, lr=1e-2, gate=0.6)
-_FIVE = Adaptation(samples=WIDTH, steps=5, lr=3e-3, search_every=3, gate=0.6)
+_ONE = Adaptation(samples=WIDTH, steps=1, lr=1e-2, gate=0.9)
+_FIVE = Adaptation(samples=WIDTH, steps=5, lr=3e-3, search_every=3, gate=0.9)
 
 EFFORTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
