@@ -113,14 +113,14 @@ def test_out_of_time_the_source_answers(speech):
     assert pool.left < 0
 
 
-def found(speech, texts):
-    """A search that found these texts, with their log-probabilities."""
+def found(speech, texts, cut=()):
+    """A search that found these texts, with their log-probabilities; the length limit ended those in `cut`."""
     tree = HypothesisTree()
     for text, logprob in texts.items():
         node = 0
         for token in speech.tokenizer.encode(f" {text}"):
             node = tree.child(node, token, 0.0)
-        tree.hypotheses.append(tree.close(node, speech.policy.eos, logprob, finished=True))
+        tree.hypotheses.append(tree.close(node, speech.policy.eos, logprob, finished=text not in cut))
     tree.entropies = [0.0] * len(tree)
     return tree
 
@@ -137,6 +137,17 @@ def test_least_risk_weighs_the_beams_of_both_models(speech):
 
     assert text(decode="beam") == "a red boat came home"
     assert text(decode="mbr") == "the red boat came home"
+
+
+def test_a_text_that_the_length_limit_cut_has_no_vote(speech):
+    """A loop of the source must not win over whole texts, however probable it is."""
+    loop = "the red boat boat boat boat boat boat boat boat"
+    source = found(speech, {loop: -0.1}, cut=[loop])
+    adapted = found(speech, {"the red boat came home": -9.0, "a red boat came home": -9.5})
+    options = Options(adapt=Adaptation(guard=False), decode="mbr", **QUICK)
+    before = answer(speech, source, "en", 0.0, 0.0, options)
+    assert before.text == loop  # where there is nothing else
+    assert adapted_answer(speech, before, source, adapted, Trace([]), options).text == "the red boat came home"
 
 
 def test_where_nothing_adapts_least_risk_does_not_choose(speech):

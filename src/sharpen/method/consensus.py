@@ -21,7 +21,7 @@ SOFT = 2.0  # what log-probabilities are divided by
 
 def posterior(logprobs: Sequence[float], soft: float = SOFT) -> list[float]:
     """The softened probability of each hypothesis among the others."""
-    top = max(logprobs)
+    top = max(logprobs, default=0.0)
     weights = [math.exp((value - top) / soft) for value in logprobs]
     return [weight / math.fsum(weights) for weight in weights]
 

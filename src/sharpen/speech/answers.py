@@ -54,7 +54,10 @@ def answer(
     options: Options,
     other: HypothesisTree | None = None,
 ) -> Decoded:
-    """The best hypothesis of a search; with mbr also of another one, each search counting half."""
+    """The best hypothesis of a search; with mbr also of another one, each search counting half.
+
+    A hypothesis that the length limit cut is no whole text: with mbr it counts only where there is no other.
+    """
     tree, best = _best(speech, [tree, other], options, temperature)
     n = len(best.content)
     text = speech.tokenizer.decode(best.content).strip()
@@ -84,8 +87,10 @@ def _best(
     """The answer among the hypotheses, and the tree it is in; only mbr looks beyond the first tree."""
     known = [tree for tree in trees if tree is not None and all(math.isfinite(y.logprob) for y in tree.hypotheses)]
     if options.decode == "mbr" and temperature == 0 and known and known[0] is trees[0]:
-        found = [(tree, y) for tree in known for y in tree.hypotheses]
-        weights = [weight for tree in known for weight in posterior([y.logprob for y in tree.hypotheses])]
+        whole = any(y.finished for tree in known for y in tree.hypotheses)
+        groups = [[(tree, y) for y in tree.hypotheses if y.finished or not whole] for tree in known]
+        weights = [w for group in groups for w in posterior([y.logprob for _, y in group])]
+        found = [one for group in groups for one in group]
         return found[least_risk([speech.tokenizer.decode(y.content) for _, y in found], weights)]
     assert trees[0] is not None
     return trees[0], max(trees[0].hypotheses, key=lambda y: y.logprob / len(y))
