@@ -22,11 +22,11 @@ from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS
 from sharpen.models.padding import EVERY as FEWER
 from sharpen.options import as_text, declared, option, recorded, validate
-from sharpen.speech.options import Options
+from sharpen.speech.options import Options, VadParameters
 from sharpen.speech.subtitles import Subtitles
 
 UTTERANCE = Utterance("corpus", "clean", "u", "a word", "en", "s", 1.0, Path("u.wav"))
-EVERY = [(cls, name) for cls in (Adaptation, Options, Subtitles) for name in declared(cls)]
+EVERY = [(cls, name) for cls in (Adaptation, Options, VadParameters, Subtitles) for name in declared(cls)]
 BAD = {int: "1.5", float: "nan", bool: "perhaps"}
 # What an option needs to make a difference.
 NEEDED = {
@@ -73,9 +73,9 @@ def test_the_choices_are_those_of_the_code_behind_them(monkeypatch):
     assert Adaptation("mine").row is METHODS["em-tok"]
 
 
-def test_only_one_field_is_no_option():
+def test_only_two_fields_are_no_options():
     undeclared = [f.name for cls in (Adaptation, Options) for f in fields(cls) if f.name not in declared(cls)]
-    assert undeclared == ["adapt"]
+    assert undeclared == ["adapt", "vad_parameters"]
 
 
 @pytest.mark.parametrize(("cls", "name"), EVERY)
@@ -150,6 +150,9 @@ def test_output_and_recording_are_no_settings():
         "condition_on_previous_text": "recording",
         "budget": "recording",
         "deadline": "recording",
+        "vad_filter": "recording",
+        "chunk": "recording",
+        **dict.fromkeys(declared(VadParameters), "recording"),
         "batch_size": "machine",
     }
     assert not roles.keys() & varied().keys()

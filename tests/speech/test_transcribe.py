@@ -223,7 +223,7 @@ def test_one_odd_file_does_not_stop_the_others(tiny, tmp_path, monkeypatch):
             raise RuntimeError("a bug in a reader")
         return read_audio(source, **settings)
 
-    monkeypatch.setattr(files, "read_audio", read)
+    monkeypatch.setattr(files, "open_audio", read)
     good = str(CLIPS[0]["path"])
     events = list(files.transcribe_files(tiny, ["odd.wav", good], Options(), str(tmp_path), ["txt"]))
     assert [(e.source, e.reason) for e in events if e.kind == "failed"] == [

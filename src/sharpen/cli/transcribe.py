@@ -17,7 +17,7 @@ from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation, applies
 from sharpen.options import declared
 from sharpen.speech.efforts import DEFAULT, EFFORTS
-from sharpen.speech.options import Options
+from sharpen.speech.options import Options, VadParameters
 from sharpen.speech.presets import PRESETS
 from sharpen.speech.subtitles import Subtitles
 from sharpen.terminal import progress
@@ -46,7 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("adaptation"), Adaptation(), defaults={**own, "method": FROM_EFFORT})
     group = parser.add_argument_group("decoding")
     own = {name: FROM_EFFORT for bundle in EFFORTS.values() for name in bundle if name != "adapt"}
-    add_options(group, Options(), skip=("seed",), defaults=own)  # one --seed is for both
+    aliases = {"vad_filter": "--vad-filter"}
+    add_options(group, Options(), skip=("seed",), aliases=aliases, defaults=own)  # one --seed is for both
+    add_options(group, VadParameters())
     group.add_argument("--temperature-increment-on-fallback", type=_increment, default=INCREMENT, metavar="X",
         help="added to a single --temperature after a failed check, up to 1; none: one attempt "
         f"(default: {INCREMENT})")  # fmt: skip
@@ -105,13 +107,17 @@ def make_options(args: argparse.Namespace) -> Options:
         raise SharpenError("--method beam is a beam search as wide as --samples; leave --decode and --beam-size out")
     if "beam_size" in decoding and decoding.get("decode") == "greedy":
         raise SharpenError("--beam-size needs --decode beam")
+    vad = given(args, VadParameters)
+    if vad and not (decoding.get("vad_filter") or decoding.get("chunk") == "vad"):
+        need = "needs" if len(vad) == 1 else "need"
+        raise SharpenError(f"{', '.join(flag(VadParameters, name) for name in vad)} {need} --vad or --chunk vad")
     if args.preset:
         bundle["padding"] = PRESETS[args.preset].padding
     decoding = {**bundle, **decoding}
     temperature = decoding.get("temperature", (0.0,))
     if len(temperature) == 1:
         decoding["temperature"] = _temperatures(temperature[0], args.temperature_increment_on_fallback)
-    return Options(**decoding, adapt=adapt)
+    return Options(**decoding, adapt=adapt, vad_parameters=VadParameters(**vad))
 
 
 def _uses(adapt: Adaptation, name: str) -> bool:

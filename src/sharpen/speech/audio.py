@@ -1,44 +1,37 @@
 """Audio from a file, bytes, a stream or an array: mono float32 at the model's sampling rate.
 
-PyAV decodes files packet by packet, so a damaged packet loses a few milliseconds and not the file. Where its length is
-known, silence takes its place and later times stay correct; the damage is counted. Nothing is fetched from a network.
+`read_audio` decodes all of it. `open_audio` leaves a long recording where it is and decodes it as it is asked for
+(speech/stream.py). Nothing is fetched from a network.
 """
 
+import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-import av
-import av.error
 import numpy as np
-from av.audio.frame import AudioFrame
-from av.audio.resampler import AudioResampler
-from av.audio.stream import AudioStream
-from av.container import InputContainer
 
 from sharpen.errors import AudioError
-from sharpen.speech.samples import MAX_CHANNELS, MAX_FLOAT_PEAK, MAX_RATE, MIN_RATE, as_array, mono, resample, scaled
+from sharpen.speech.container import Damage, decode_pieces
+from sharpen.speech.samples import as_array, mono, resample
+from sharpen.speech.stream import StreamedSamples, as_float
 
 SAMPLING_RATE = 16_000  # Hz, of every Whisper checkpoint
 SILENCE_PEAK = 1e-4  # -80 dBFS: above the residue that dither and lossy codecs leave, far below any recorded room
-MIN_HOLE = 0.02  # seconds between time stamps that count as lost audio; containers round theirs to milliseconds
-MAX_HOLES = 600.0  # seconds of silence inserted into a file whose header has no duration: more is damage
-LONGEST_HOLES = 4 * 3600.0  # the same for a file with a duration; more would fill the memory
-LATE = 0.1  # seconds; an audio track that starts later than this keeps its offset, an earlier one starts at 0
-DAMAGED_READS = 1_000  # unreadable packets in a row after which the rest of the file is skipped
+LONG = 600.0  # seconds; a longer recording is streamed
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
-_FORMATS = "wav, flac, mp3, m4a, ogg, opus, webm or a video with sound"
 
 
 @dataclass(frozen=True, eq=False)
 class Audio:
     """One recording, ready for a model."""
 
-    samples: np.ndarray  # (N,) float32, mono, nominally within [-1, 1]
+    samples: np.ndarray  # (N,) float32, mono, nominally within [-1, 1]; or `StreamedSamples`, whose slices are arrays
     sampling_rate: int = SAMPLING_RATE  # Hz
     name: str = "audio"  # the file's stem, "stdin", or "audio" if the source has no name
     skipped: int = 0  # damaged packets or frames that were replaced by silence
@@ -50,6 +43,10 @@ class Audio:
 
     def at(self, sampling_rate: int) -> "Audio":
         """The same audio at another rate, checked: mono, finite float32."""
+        if isinstance(self.samples, StreamedSamples):
+            if sampling_rate != self.sampling_rate:
+                raise AudioError(f"{self.name} is open at {self.sampling_rate} Hz: open it at {sampling_rate} Hz")
+            return self
         valid = self.samples.ndim == 1 and self.samples.dtype == np.float32 and np.isfinite(self.samples).all()
         if valid and sampling_rate == self.sampling_rate:
             return self
@@ -61,6 +58,29 @@ class Audio:
         """No sample reaches -80 dBFS: there is nothing to transcribe, and the transcript is empty."""
         return max(float(self.samples.max()), -float(self.samples.min())) < SILENCE_PEAK
 
+    @property
+    def fingerprint(self) -> str:
+        """Of all samples, and not of the file's name."""
+        if isinstance(self.samples, StreamedSamples):
+            return self.samples.digest
+        return hashlib.blake2b(np.ascontiguousarray(self.samples).data, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A container that has not been decoded."""
+
+    open: Callable[[], AbstractContextManager[BinaryIO]]  # at its start
+    label: str  # in errors
+    name: str
+
+    def pieces(self, sampling_rate: int, damage: Damage) -> Iterator[bytes]:
+        try:
+            with self.open() as file:
+                yield from decode_pieces(file, self.label, sampling_rate, damage)
+        except OSError as error:
+            raise AudioError(f"{self.label} cannot be opened: {error.strerror or error}") from error
+
 
 def read_audio(source: Any, *, sampling_rate: int = SAMPLING_RATE, rate: int | None = None) -> Audio:
     """Read `source`: a path, encoded bytes, a binary file object, or samples (anything numpy can view as an array).
@@ -68,26 +88,83 @@ def read_audio(source: Any, *, sampling_rate: int = SAMPLING_RATE, rate: int | N
     `sampling_rate` is the rate of the result. `rate` is the rate of an array, by default `sampling_rate`; files have
     their own. Samples are (N,), (channels, N) or (N, channels), floats in [-1, 1] or PCM integers.
     """
-    if isinstance(source, (str, Path)):
-        return _read_path(source, sampling_rate)
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode(io.BytesIO(source), "the given data", "audio", sampling_rate)
     if hasattr(source, "__array__"):
         rate = sampling_rate if rate is None else rate
         return Audio(resample(mono(as_array(source)), rate, sampling_rate), sampling_rate)
-    if hasattr(source, "read"):
-        return _read_stream(source, sampling_rate)
-    raise AudioError(
-        f"audio of type {type(source).__name__} cannot be read: give a path, bytes, a binary file object or an array"
-    )
+    encoded, damage = _encoded(source), Damage()
+    pcm = bytearray()
+    for piece in encoded.pieces(sampling_rate, damage):
+        pcm += piece
+    return Audio(as_float(pcm), sampling_rate, encoded.name, damage.skipped)
 
 
-def _read_path(source: str | Path, sampling_rate: int) -> Audio:
+def open_audio(source: Any, *, sampling_rate: int = SAMPLING_RATE) -> Audio:
+    """As `read_audio`, but a recording longer than LONG seconds is never in memory as a whole.
+
+    It is decoded once here, to know its length and what is damaged, and again as its samples are asked for. What is no
+    file on disk is kept as it is encoded.
+    """
+    if hasattr(source, "__array__"):
+        return read_audio(source, sampling_rate=sampling_rate)
+    encoded, damage = _encoded(source, again=True), Damage()
+    pcm, total, digest = bytearray(), 0, hashlib.blake2b(digest_size=16)
+    for piece in encoded.pieces(sampling_rate, damage):
+        total += len(piece)
+        digest.update(piece)
+        if total <= 2 * LONG * sampling_rate:
+            pcm += piece
+        else:
+            pcm = bytearray()
+    if pcm:
+        return Audio(as_float(pcm), sampling_rate, encoded.name, damage.skipped)
+
+    def pieces() -> Iterator[bytes]:
+        return encoded.pieces(sampling_rate, Damage())
+
+    samples = StreamedSamples(pieces, total // 2, encoded.label, digest.hexdigest())
+    return Audio(cast(np.ndarray, samples), sampling_rate, encoded.name, damage.skipped)
+
+
+def _encoded(source: Any, again: bool = False) -> _Encoded:
+    """`again`: it must be possible to open it more than once, also after a file object was closed."""
+    if isinstance(source, (str, Path)):
+        path = _existing(source)
+        # A file name need not be valid text, and this one is written to pages and seeds random draws.
+        name = path.stem.encode("utf-8", "replace").decode()
+        if path.is_file():
+            return _Encoded(lambda: path.open("rb"), str(path), name)
+        try:
+            data = path.read_bytes()  # a pipe, which can be read once
+        except OSError as error:
+            raise AudioError(f"{path} cannot be opened: {error.strerror or error}") from error
+        return _Encoded(lambda: io.BytesIO(data), str(path), name)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _Encoded(lambda: io.BytesIO(source), "the given data", "audio")
+    if not hasattr(source, "read"):
+        kind = type(source).__name__
+        raise AudioError(f"audio of type {kind} cannot be read: give a path, bytes, a binary file object or an array")
+    label, stem = getattr(source, "name", None), "audio"
+    if isinstance(label, str) and not label.startswith("<"):
+        stem = Path(label).stem.encode("utf-8", "replace").decode()
+    else:
+        stem = "stdin" if label in ("<stdin>", 0) else "audio"
+        label = f"the {stem} stream"
+    file = _seekable(source)
+    if again and file is source:
+        file = io.BytesIO(file.read())
+    if isinstance(file, io.BytesIO) and file is not source:
+        kept = file.getbuffer()
+        return _Encoded(lambda: io.BytesIO(kept), label, stem)
+    return _Encoded(lambda: nullcontext(file), label, stem)
+
+
+def _existing(source: str | Path) -> Path:
     path = Path(source)
     try:
         there, folder = path.exists(), path.is_dir()
     except OSError as error:  # a name that is too long, a folder without permission
-        raise AudioError(f"{str(path)[:200]} cannot be opened: {_reason(error)}; check the path") from error
+        reason = error.strerror or error
+        raise AudioError(f"{str(path)[:200]} cannot be opened: {reason}; check the path") from error
     if not there:
         if _URL.match(str(source)):
             raise AudioError(
@@ -96,19 +173,7 @@ def _read_path(source: str | Path, sampling_rate: int) -> Audio:
         raise AudioError(f"{path}: no such file; check the path")
     if folder:
         raise AudioError(f"{path} is a directory; give the audio files in it")
-    try:
-        with path.open("rb") as file:
-            return _decode(_seekable(file), str(path), path.stem, sampling_rate)
-    except OSError as error:
-        raise AudioError(f"{path} cannot be opened: {_reason(error)}") from error
-
-
-def _read_stream(file: Any, sampling_rate: int) -> Audio:
-    label = getattr(file, "name", None)
-    if isinstance(label, str) and not label.startswith("<"):
-        return _decode(_seekable(file), label, Path(label).stem, sampling_rate)
-    stem = "stdin" if label in ("<stdin>", 0) else "audio"
-    return _decode(_seekable(file), f"the {stem} stream", stem, sampling_rate)
+    return path
 
 
 def _seekable(file: Any) -> BinaryIO:
@@ -118,179 +183,3 @@ def _seekable(file: Any) -> BinaryIO:
     if hasattr(file, "seekable") and file.seekable() and file.tell() == 0:
         return file  # type: ignore[no-any-return]
     return io.BytesIO(file.read())
-
-
-def _decode(file: BinaryIO, label: str, name: str, sampling_rate: int) -> Audio:
-    if not file.read(1):
-        raise AudioError(f"{label} is empty (0 bytes, or already read to its end); expected {_FORMATS}")
-    file.seek(0)
-    try:
-        # A playlist names other files and URLs; with this list of protocols FFmpeg opens none of them.
-        container = av.open(file, metadata_errors="ignore", options={"protocol_whitelist": "pipe"}, mode="r")
-    except (av.error.FFmpegError, OSError) as error:
-        raise AudioError(
-            f"{label} is not audio that can be decoded, or is cut off ({_reason(error)}); expected {_FORMATS}"
-        ) from error
-    with container:
-        stream = _audio_stream(container, label)
-        try:
-            pcm, skipped = _decode_stream(container, stream, sampling_rate, label)
-        except av.error.FFmpegError as error:
-            raise AudioError(f"{label} cannot be decoded ({_reason(error)}); expected {_FORMATS}") from error
-    if not pcm and skipped and _is_float(stream):
-        raise AudioError(
-            f"{label} has no usable samples: all {skipped} packets hold NaN, infinity or values far outside [-1, 1]; "
-            "write the file again with samples in [-1, 1]"
-        )
-    if not pcm and skipped:
-        raise AudioError(f"{label} is corrupt: none of its {skipped} packets can be decoded; get a new copy")
-    if not pcm:
-        raise AudioError(f"{label} has a valid header and no samples: the recording has zero length")
-    samples = np.frombuffer(pcm, dtype=np.int16).astype(np.float32)  # (N,)
-    samples /= 32768.0
-    # A file name need not be valid text, and this one is written to pages and seeds random draws.
-    return Audio(samples, sampling_rate, name.encode("utf-8", "replace").decode(), skipped)
-
-
-def _audio_stream(container: InputContainer, label: str) -> AudioStream:
-    stream = container.streams.best("audio")
-    kinds = sorted({s.type for s in container.streams})
-    if stream is None and "audio" in kinds:
-        raise AudioError(
-            f"{label} has an audio stream that cannot be decoded: its header is damaged, or has 0 or more than 512 "
-            f"channels, or an unknown encoding; expected {_FORMATS}"
-        )
-    if not isinstance(stream, AudioStream):
-        contents = ", ".join(kinds) or "no streams"
-        raise AudioError(f"{label} has no audio ({container.format.long_name}: {contents}); expected {_FORMATS}")
-    if stream.codec_context is None:
-        raise AudioError(f"{label} has an unknown encoding; expected {_FORMATS}")
-    return stream
-
-
-def _decode_stream(
-    container: InputContainer, stream: AudioStream, sampling_rate: int, label: str
-) -> tuple[bytearray, int]:
-    """All samples of the stream as int16 bytes, and how many packets were damaged or are missing.
-
-    int16 also sets the level: libswresample's float down-mix of two equal channels is sqrt(2) louder than either.
-    """
-    if stream.codec_context.name == "flac":
-        # FLAC frames have a checksum; without these flags the decoder returns a burst of noise for a damaged frame.
-        stream.codec_context.options = {"err_detect": "crccheck+explode"}
-    pcm = bytearray()
-    resampler = _Resampler(sampling_rate, label)
-    skipped = 0
-    failed = False  # a packet failed since the last good frame: the gap in time is already counted
-    origin = None  # seconds: the time stamp of our first sample
-    seconds = filled = 0.0  # of input so far, and of inserted silence
-    known = (container.duration or 0) / av.time_base
-    room = min(known, LONGEST_HOLES) if known else MAX_HOLES
-    for frames in _frames(container, stream):
-        if frames is None:
-            skipped, failed = skipped + 1, True
-            continue
-        for frame in frames:
-            if frame.time is not None:
-                late = False
-                if origin is None:
-                    begin = (container.start_time or 0) / av.time_base
-                    late = frame.time - begin > LATE  # a video's pictures may start before its audio
-                    origin = begin if late else frame.time
-                hole = frame.time - origin - seconds
-                if hole > MIN_HOLE:
-                    skipped += not failed and not late
-                    if filled + hole <= room:
-                        seconds, filled = seconds + hole, filled + hole
-                        pcm += resampler(None)
-                        pcm += bytes(2 * round(hole * sampling_rate))
-                    else:
-                        origin += hole  # the time stamp is damaged: later ones are relative to this frame
-            pcm += resampler(frame)
-            seconds += frame.samples / frame.sample_rate
-            failed = False
-    return pcm + resampler(None), skipped
-
-
-def _frames(container: InputContainer, stream: AudioStream) -> Iterator[list[AudioFrame] | None]:
-    """The frames of each packet in turn; None for a packet that cannot be read or decoded."""
-    floats = _is_float(stream)
-    misses = 0
-    while misses < DAMAGED_READS:
-        try:
-            for packet in container.demux(stream):
-                try:
-                    frames = packet.decode()
-                    yield None if floats and not _in_range(frames) else frames
-                    misses = 0
-                except av.error.FFmpegError:
-                    yield None
-            return
-        except av.error.FFmpegError:
-            misses += 1  # demuxing again continues after the unreadable bytes
-            yield None
-
-
-def _is_float(stream: AudioStream) -> bool:
-    """Uncompressed floats, the only codecs whose samples can be NaN."""
-    return stream.codec_context is not None and stream.codec_context.name.startswith("pcm_f")
-
-
-def _in_range(frames: list[AudioFrame]) -> bool:
-    return all(float(np.abs(f.to_ndarray()).max(initial=0.0)) <= MAX_FLOAT_PEAK for f in frames)  # false for NaN
-
-
-class _Resampler:
-    """Frames in, mono int16 bytes at one rate out; starts again where the stream changes its rate or layout."""
-
-    def __init__(self, sampling_rate: int, label: str) -> None:
-        self.sampling_rate, self.label = sampling_rate, label
-        self.inner: AudioResampler | None = None
-        self.setup: tuple[str, str, int] | None = None  # format, layout and rate of the frames so far
-        self.averages = False  # the channels are mixed here, not by libswresample
-
-    def __call__(self, frame: AudioFrame | None) -> bytes:
-        """The output for `frame`; for None, what is still buffered."""
-        if frame is None:
-            inner, self.inner, self.setup = self.inner, None, None
-            return b"".join(f.to_ndarray().tobytes() for f in inner.resample(None)) if inner else b""
-        setup = frame.format.name, frame.layout.name, frame.sample_rate
-        rest = b"" if setup == self.setup else self(None)
-        if self.inner is None:
-            if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
-                raise AudioError(
-                    f"{self.label} has a sampling rate of {frame.sample_rate} Hz in its header; expected {MIN_RATE} to "
-                    f"{MAX_RATE}: the header is damaged"
-                )
-            self.inner = AudioResampler(format="s16", layout="mono", rate=self.sampling_rate)
-            self.setup = setup
-            self.averages = not _can_mix(frame)
-        frame = _mean(frame) if self.averages else frame
-        frame.pts = None  # the caller handles time stamps; the resampler refuses those that jump
-        return rest + b"".join(f.to_ndarray().tobytes() for f in self.inner.resample(frame))
-
-
-def _can_mix(frame: AudioFrame) -> bool:
-    """Whether libswresample knows the positions of the frame's channels: it does for 1 to 8, and a few more numbers."""
-    if frame.layout.nb_channels <= MAX_CHANNELS:
-        return True
-    try:
-        AudioResampler(format="s16", layout="mono", rate=frame.sample_rate).resample(frame)
-    except av.error.ArgumentError:
-        return False
-    return True
-
-
-def _mean(frame: AudioFrame) -> AudioFrame:
-    """The mean of the frame's channels, as a mono int16 frame."""
-    samples = frame.to_ndarray()  # (channels, N), or (1, N * channels) with the channels interleaved
-    array = samples if frame.format.is_planar else samples.reshape(-1, frame.layout.nb_channels).T
-    mean = scaled(array).mean(axis=0, dtype=np.float64)  # (N,)
-    pcm = np.clip(np.rint(mean * 32768), -32768, 32767).astype(np.int16)
-    mixed = AudioFrame.from_ndarray(pcm[None], format="s16", layout="mono")
-    mixed.sample_rate = frame.sample_rate
-    return mixed
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

@@ -34,6 +34,7 @@ class Window:
     id: str  # names the random draws, so it must be the same in every run
     samples: np.ndarray  # (N,)
     context: tuple[int, ...] = ()  # tokens of the text before it
+    start: int = 0  # the sample of the recording that it begins with
 
 
 def initial_context(speech: SpeechModel, options: Options) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from sharpen.errors import reason
 from sharpen.method.adapt import StepCallback
 from sharpen.speech.answers import Adapted
-from sharpen.speech.audio import read_audio
+from sharpen.speech.audio import open_audio
 from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
@@ -68,7 +68,7 @@ def transcribe_files(
             for source in stems:
                 try:
                     rate = model.speech.sampling_rate
-                    audio = read_audio(sys.stdin.buffer if source == STDIN else source, sampling_rate=rate)
+                    audio = open_audio(sys.stdin.buffer if source == STDIN else source, sampling_rate=rate)
                     job = model.job(audio, options)
                     files = TranscriptFiles(output_dir, stems[source], formats, subtitles) if formats else None
                     if files is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,19 +11,50 @@ from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS, Method
 from sharpen.models.languages import language_code
-from sharpen.options import option, validate
+from sharpen.options import declared, option, validate
 from sharpen.speech.presets import Padding
 
 WIDTH = 5  # of Whisper's own beam search
 Decode = Literal["greedy", "beam", "mbr"]
+Chunk = Literal["sequential", "vad"]
 FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+@dataclass(frozen=True)
+class VadParameters:
+    """What counts as speech to the voice activity detector. Names and defaults are faster-whisper's."""
+
+    threshold: float = option(
+        0.5, "probability from which a frame is speech", flag="--vad-threshold", above=0, most=1, role="recording"
+    )
+    min_speech_duration_ms: float = option(
+        0, "speech shorter than this is left out", flag="--vad-min-speech-duration-ms", least=0, role="recording"
+    )
+    max_speech_duration_s: float | None = option(
+        None,
+        "speech longer than this is cut, at a pause",
+        flag="--vad-max-speech-duration-s",
+        above=0,
+        role="recording",
+    )
+    min_silence_duration_ms: float = option(
+        2000, "a shorter silence belongs to the speech", flag="--vad-min-silence-duration-ms", least=0, role="recording"
+    )
+    speech_pad_ms: float = option(
+        400, "kept before and after speech", flag="--vad-speech-pad-ms", least=0, role="recording"
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_speech_duration_s == math.inf:  # faster-whisper's way to say that there is no limit
+            object.__setattr__(self, "max_speech_duration_s", None)
+        validate(self)
 
 
 @dataclass(frozen=True)
 class Options:
     """How to transcribe. The thresholds and their defaults are Whisper's own.
 
-    `adapt` is the only field that is not an option: its own fields are. A method's name or row of METHODS means the
+    `adapt` and `vad_parameters` are no options: their own fields are. A method's name or row of METHODS means the
     defaults of that method.
     """
 
@@ -61,7 +94,17 @@ class Options:
         2.4, "compression ratio above which a text repeats itself: try the next temperature"
     )
     logprob_threshold: float | None = option(-1.0, "average log-probability below which to try the next temperature")
-    batch_size: int = option(1, "recordings side by side", least=1, role="machine")
+    vad_filter: bool = option(
+        False, "decode only where a voice is heard; needs sharpen[vad]", flag="--vad", role="recording"
+    )
+    vad_parameters: VadParameters = VadParameters()  # or a mapping of its fields
+    chunk: Chunk = option(
+        "sequential",
+        "sequential: a window begins where the one before ended; vad: cut at pauses first, and decode only speech, "
+        "the windows of one recording side by side",
+        role="recording",
+    )
+    batch_size: int = option(1, "recordings side by side, or windows with --chunk vad", least=1, role="machine")
     seed: int = option(0, "seed of every random draw")
 
     def __post_init__(self) -> None:
@@ -75,10 +118,15 @@ class Options:
         if not isinstance(adapt, Adaptation | None):
             raise SharpenError(f"adapt is {adapt!r}; expected a method's name or a sharpen.Adaptation")
         self._set(language=language, temperature=temperature, adapt=adapt, initial_prompt=given.initial_prompt or "")
+        self._set(vad_parameters=_vad_parameters(given.vad_parameters))
         validate(self)
         self._set(temperature=tuple(temperature))
         if not temperature:
             raise SharpenError("temperature is (); expected one or more numbers")
+        if self.chunk == "vad" and self.condition_on_previous_text:
+            raise SharpenError("condition_on_previous_text needs chunk='sequential': windows of 'vad' have none before")
+        if self.vad_parameters != VadParameters() and not self.needs_voice:
+            raise SharpenError("vad_parameters do nothing without voice activity: set vad_filter, or chunk='vad'")
         self._resolve_search()
 
     def _resolve_search(self) -> None:
@@ -106,6 +154,23 @@ class Options:
         own = self.adapt is not None and self.adapt.row.decode == "beam" and self.decode == "greedy"
         return "beam" if own else self.decode
 
+    @property
+    def needs_voice(self) -> bool:
+        """Whether the voice activity detector is used."""
+        return self.vad_filter or self.chunk == "vad"
+
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def _vad_parameters(given: Any) -> VadParameters:
+    if isinstance(given, Mapping):
+        unknown = [str(name) for name in given if name not in declared(VadParameters)]
+        if unknown:
+            expected = ", ".join(declared(VadParameters))
+            raise SharpenError(f"vad_parameters has {', '.join(unknown)}; expected some of {expected}")
+        return VadParameters(**given)
+    if given is not None and not isinstance(given, VadParameters):
+        raise SharpenError(f"vad_parameters is {given!r}; expected a mapping or VadParameters")
+    return given or VadParameters()

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sharpen.errors import SharpenError
 from sharpen.method.adapt import StepCallback
 from sharpen.method.policy import Policy
-from sharpen.models.languages import UNSPACED
 from sharpen.models.load import load_speech
+from sharpen.models.silero import load_silero
 from sharpen.models.speech import SpeechModel
-from sharpen.speech.allowance import Allowance, Pool
+from sharpen.speech.allowance import Pool
 from sharpen.speech.answers import Adapted, Decoded
-from sharpen.speech.audio import Audio, read_audio
-from sharpen.speech.decoding import Window, decode, initial_context
+from sharpen.speech.audio import Audio, open_audio
+from sharpen.speech.decoding import Window, decode
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
-from sharpen.speech.longform import SHORTEST, Segment, segments, settle, with_words
+from sharpen.speech.job import Job as Job
+from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.presets import Dtype, default_device
 
@@ -35,90 +36,6 @@ class Info:
     skipped: int = 0  # damaged packets or frames of the file, replaced by silence
 
 
-@dataclass(eq=False)
-class Job:
-    """One recording being transcribed: its position, and the segments so far."""
-
-    audio: Audio
-    options: Options
-    speech: SpeechModel
-    language: str | None = None  # None until detected
-    position: int = 0  # samples already transcribed
-    segments: list[Segment] = field(default_factory=list)
-    adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # adapted windows: start in seconds, and how
-    cut: list[float] = field(default_factory=list)  # starts of windows whose text the length limit cut
-    allowance: Allowance | None = field(init=False)  # of time; None: no limit
-    _context: list[int] = field(default_factory=list)  # tokens of the text that the next window continues
-
-    def __post_init__(self) -> None:
-        if self.options.language != "auto" or not self.speech.multilingual:
-            self.language = "en" if self.options.language == "auto" else self.options.language
-        self.allowance = Allowance.of(self.options, self.audio.duration)
-        self._reset_context()
-        self._skip_silence()
-
-    @property
-    def finished(self) -> bool:
-        return self.position >= len(self.audio.samples)
-
-    @property
-    def done(self) -> float:
-        """Seconds already transcribed."""
-        return self.position / self.audio.sampling_rate
-
-    def window(self) -> Window:
-        """The next window to decode."""
-        samples = self.audio.samples[self.position : self._end()]
-        return Window(f"{self.audio.name}@{self.position}", samples, tuple(self._context))
-
-    def accept(self, window: Window, decoded: Decoded) -> list[Segment]:
-        """Adds the transcript of that window and moves on; returns its segments."""
-        if decoded.is_speech:  # music or noise at the start must not decide the language
-            self.language = self.language or decoded.language
-        if decoded.adaptation is not None:
-            self.adapted.append((self.done, decoded.adaptation))
-        tokenizer, rate = self.speech.tokenizer, self.audio.sampling_rate
-        duration = len(window.samples) / rate
-        last = self.position + len(window.samples) == len(self.audio.samples)
-        new: list[Segment] = []
-        consumed = duration
-        if decoded.is_speech:
-            self.cut += [] if decoded.finished else [self.done]
-            closed, consumed = settle(tokenizer, decoded, duration, last=last)
-            new = segments(tokenizer, closed, self.done, consumed, len(self.segments))
-            if self.options.word_timestamps:
-                spaced = self.options.task == "translate" or decoded.language not in UNSPACED
-                ended = self.segments[-1].end if self.segments else 0.0
-                new = with_words(tokenizer, new, closed, self.done, consumed, spaced=spaced, last=ended)
-        self.segments += new
-        if self.options.condition_on_previous_text:
-            if decoded.temperature > 0.5:  # Whisper's rule: a context that leads to uncertain text leads to more of it
-                self._reset_context()
-            else:
-                self._context += [token for segment in new for token in segment.tokens]
-        self.position += round(consumed * rate)
-        if len(self.audio.samples) - self.position < SHORTEST * rate:
-            self.cancel()  # Whisper would invent a word for the rest
-        self._skip_silence()
-        return new
-
-    def _reset_context(self) -> None:
-        """Back to the initial prompt."""
-        self._context = list(initial_context(self.speech, self.options))
-
-    def cancel(self) -> None:
-        """Skips the rest of the recording."""
-        self.position = len(self.audio.samples)
-
-    def _end(self) -> int:
-        return min(len(self.audio.samples), self.position + round(self.speech.seconds * self.audio.sampling_rate))
-
-    def _skip_silence(self) -> None:
-        """Skips windows of digital silence: Whisper would invent text for them."""
-        while not self.finished and Audio(self.audio.samples[self.position : self._end()]).is_silent:
-            self.position = self._end()
-
-
 def run(
     speech: SpeechModel,
     jobs: Iterable[Job],
@@ -126,17 +43,17 @@ def run(
     on_step: StepCallback | None = None,
     on_failure: Callable[[Job, Exception], None] | None = None,
 ) -> Iterator[tuple[Job, list[Segment]]]:
-    """Transcribes jobs, `batch_size` recordings side by side, one window of each at a time.
+    """Transcribes jobs, `batch_size` windows side by side.
 
-    The end of a window decides where the next one starts, so the windows of one recording follow each other.
-    Yields a job when it starts, and after each of its windows, with the new segments. `on_step` is called after every
-    adaptation step. With `on_failure`, a job that fails is reported to it and dropped, and the others continue.
+    Where the end of a window decides where the next one starts, they are windows of different recordings. Yields a job
+    when it starts, and after each of its windows, with the new segments. `on_step` is called after every adaptation
+    step. With `on_failure`, a job that fails is reported to it and dropped, and the others continue.
     """
     waiting = iter(jobs)
     active: list[Job] = []
     exhausted = False
     while True:
-        while not exhausted and len(active) < batch_size:
+        while not exhausted and sum(len(job.starts()) for job in active) < batch_size:
             job = next(waiting, None)
             if job is None:
                 exhausted = True
@@ -145,31 +62,50 @@ def run(
                 active += [] if job.finished else [job]
         if not active:
             return
-        for job, window, decoded in _decoded(speech, active, on_step, on_failure):
-            yield job, job.accept(window, decoded)
+        for job, window, decoded in _decoded(speech, _windows(active, batch_size, on_failure), on_step, on_failure):
+            if not job.finished:  # the caller may have cancelled it
+                yield job, job.accept(window, decoded)
         active = [job for job in active if not job.finished]
+
+
+def _windows(
+    jobs: Sequence[Job], most: int, on_failure: Callable[[Job, Exception], None] | None
+) -> list[tuple[Job, Window]]:
+    """The next windows of the jobs, in order; the audio of a long recording is decoded here."""
+    pairs: list[tuple[Job, Window]] = []
+    for job in jobs:
+        try:
+            pairs += [(job, job.window(start)) for start in job.starts()[: most - len(pairs)]]
+        except Exception as error:
+            if on_failure is None:
+                raise
+            pairs = [pair for pair in pairs if pair[0] is not job]
+            job.cancel()
+            on_failure(job, error)
+    return pairs
 
 
 def _decoded(
     speech: SpeechModel,
-    jobs: Sequence[Job],
+    pairs: Sequence[tuple[Job, Window]],
     on_step: StepCallback | None,
     on_failure: Callable[[Job, Exception], None] | None,
 ) -> list[tuple[Job, Window, Decoded]]:
-    """The next window of each job; a batch that fails is decoded one by one."""
+    """The transcript of each window; a batch that fails is decoded one by one."""
+    if not pairs:
+        return []
 
     def results(some: Sequence[tuple[Job, Window]]) -> list[Decoded]:
         windows, languages = [window for _, window in some], [job.language for job, _ in some]
         pool = Pool([job.allowance for job, _ in some])
         return decode(speech, windows, some[0][0].options, languages, on_step, pool)
 
-    pairs = [(job, job.window()) for job in jobs]
     if on_failure is None:
         return [(job, window, result) for (job, window), result in zip(pairs, results(pairs), strict=True)]
     decoded = []
     for attempt in attempts(pairs, results):
         job, window = attempt.item
-        if attempt.error is not None:
+        if attempt.error is not None and not job.finished:
             job.cancel()
             on_failure(job, attempt.error)
         elif attempt.result is not None:
@@ -261,13 +197,15 @@ class Model:
         return Transcript(job, info)
 
     def check(self, options: Options) -> None:
-        """Raises if this model cannot serve the options, before any audio is read."""
+        """Raises if this model cannot serve the options, or a package is missing, before any audio is read."""
+        if options.needs_voice:
+            load_silero()
         self.speech.check("en" if options.language == "auto" else options.language, options.task)
 
     def job(self, audio: Any, options: Options) -> Job:
         """A recording to transcribe; `run` takes several at once."""
         rate = self.speech.sampling_rate
-        audio = audio.at(rate) if isinstance(audio, Audio) else read_audio(audio, sampling_rate=rate)
+        audio = audio.at(rate) if isinstance(audio, Audio) else open_audio(audio, sampling_rate=rate)
         return Job(audio, options, self.speech)
 
 
