@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Allowance, Pool
 from sharpen.speech.answers import Adapted, Decoded
 from sharpen.speech.audio import Audio, read_audio
+from sharpen.speech.confidence import Trust, WindowReadings, judged, readings, trust
 from sharpen.speech.decoding import Window, decode, initial_context
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
@@ -46,6 +47,7 @@ class Job:
     position: int = 0  # samples already transcribed
     segments: list[Segment] = field(default_factory=list)
     adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # adapted windows: start in seconds, and how
+    readings: list[WindowReadings] = field(default_factory=list)  # with n_best: the best texts of each window
     cut: list[float] = field(default_factory=list)  # starts of windows whose text the length limit cut
     allowance: Allowance | None = field(init=False)  # of time; None: no limit
     _context: list[int] = field(default_factory=list)  # tokens of the text that the next window continues
@@ -86,10 +88,11 @@ class Job:
             self.cut += [] if decoded.finished else [self.done]
             closed, consumed = settle(tokenizer, decoded, duration, last=last)
             new = segments(tokenizer, closed, self.done, consumed, len(self.segments))
+            spaced = self.options.task == "translate" or decoded.language not in UNSPACED
             if self.options.word_timestamps:
-                spaced = self.options.task == "translate" or decoded.language not in UNSPACED
                 ended = self.segments[-1].end if self.segments else 0.0
                 new = with_words(tokenizer, new, closed, self.done, consumed, spaced=spaced, last=ended)
+            new = self._judged(new, closed, consumed, spaced)
         self.segments += new
         if self.options.condition_on_previous_text:
             if decoded.temperature > 0.5:  # Whisper's rule: a context that leads to uncertain text leads to more of it
@@ -101,6 +104,15 @@ class Job:
             self.cancel()  # Whisper would invent a word for the rest
         self._skip_silence()
         return new
+
+    def _judged(self, new: list[Segment], decoded: Decoded, used: float, spaced: bool) -> list[Segment]:
+        """The segments with how far to trust them; keeps the best texts of the window where they are wanted."""
+        if new and self.options.n_best > 1:
+            found = readings(self.speech.tokenizer, decoded, new, self.done, used, self.options.n_best)
+            self.readings.append(found)
+        new = judged(self.speech.tokenizer, new, decoded, used, self.options, spaced=spaced)
+        wanted = self.options.word_timestamps or self.options.confidence
+        return new if wanted else [replace(segment, words=()) for segment in new]
 
     def _reset_context(self) -> None:
         """Back to the initial prompt."""
@@ -215,9 +227,24 @@ class Transcript:
     @property
     def adapted(self) -> list[tuple[float, Adapted]]:
         """For each window that the model was adapted to: its start in seconds, and how."""
+        self._finish()
+        return self._job.adapted
+
+    @property
+    def windows(self) -> list[WindowReadings]:
+        """With `n_best`: the best texts of each window that has speech, the answer first."""
+        self._finish()
+        return self._job.readings
+
+    @property
+    def trust(self) -> Trust:
+        """How far to trust the whole transcript."""
+        return trust(list(self.segments))
+
+    def _finish(self) -> None:
+        """Decodes all windows that are left."""
         while self._more(len(self._job.segments)):
             pass
-        return self._job.adapted
 
     def _more(self, known: int) -> bool:
         """Decodes the next window, unless another thread has added to the `known` segments; false at the end."""
