@@ -20,6 +20,9 @@ class Piece:
     logprobs: tuple = (-0.2, -0.3)
     entropies: tuple = (0.5, 0.25)
     words: tuple = ()
+    confidence: float = 0.9
+    expected_wer: float = 0.125
+    unreliable: str = ""
 
 
 def write(directory, pieces, formats=("all",), stem="talk", subtitles=None, **meta):

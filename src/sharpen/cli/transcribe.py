@@ -24,6 +24,7 @@ from sharpen.terminal import progress
 
 if TYPE_CHECKING:
     from sharpen.method.trace import Step
+    from sharpen.speech.confidence import WindowReadings
     from sharpen.speech.explain import Explanation
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
@@ -155,10 +156,15 @@ class _Report:
             self.bar.update(event.seconds)
             if self.count == 1:
                 self._say(event.segments)
+                self._list(event.readings)
         elif event.kind == "finished":
             if self.count > 1:
                 self.bar.write(f"==> {event.source} <==", sys.stdout)
                 self._say(event.segments)
+                self._list(event.readings)
+            for segment in event.segments:
+                if segment.unreliable:
+                    self._warn(f"{event.source}: at {segment.start:.0f} s unreliable: {segment.unreliable}")
             for start, how in event.adapted:
                 if how.refused:
                     self._warn(f"{event.source}: at {start:.0f} s the source transcript is kept: {how.refused}")
@@ -172,6 +178,11 @@ class _Report:
     def _say(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             self.bar.write(segment.text.strip(), sys.stdout)
+
+    def _list(self, windows: Sequence[WindowReadings]) -> None:
+        for window in windows:
+            for reading in window.readings:
+                self.bar.write(f"  {reading.probability:4.2f}  {reading.text}", sys.stdout)
 
     def _explain(self, explanations: Sequence[Explanation]) -> None:
         if not explanations:

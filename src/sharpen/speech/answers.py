@@ -32,6 +32,7 @@ class Decoded:
     finished: bool = True  # false: the length limit cut it
     is_speech: bool = True  # false: Whisper's check says that the window is silent, whatever the tokens
     spans: tuple[tuple[float, float], ...] = ()  # start and end of each token, in seconds; empty unless asked for
+    beams: tuple[Hypothesis, ...] = field(default=(), repr=False)  # all that its own model's search found
     adaptation: Adapted | None = field(default=None, repr=False)  # where the model was adapted
 
 
@@ -58,6 +59,7 @@ def answer(
 
     A hypothesis that the length limit cut is no whole text: with mbr it counts only where there is no other.
     """
+    beams = tuple(tree.hypotheses)
     tree, best = _best(speech, [tree, other], options, temperature)
     n = len(best.content)
     text = speech.tokenizer.decode(best.content).strip()
@@ -78,6 +80,7 @@ def answer(
         compression_ratio=guard.compression_ratio(text),
         finished=best.finished,
         is_speech=not _silent(no_speech, avg_logprob, options),
+        beams=beams,
     )
 
 

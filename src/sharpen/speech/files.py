@@ -13,13 +13,14 @@ from sharpen.errors import reason
 from sharpen.method.adapt import StepCallback
 from sharpen.speech.answers import Adapted
 from sharpen.speech.audio import open_audio
+from sharpen.speech.confidence import WindowReadings, trust
 from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.output import STDIN, TranscriptFiles, plan_outputs
 from sharpen.speech.subtitles import Subtitles
 from sharpen.speech.transcribe import Job, Model, run
-from sharpen.speech.writers import number
+from sharpen.speech.writers import as_trust, number
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Event:
     kind: str  # "opened", "window" (done), "finished" or "failed"
     seconds: float  # of audio: the length when opened or finished, the progress of a window
     segments: tuple[Segment, ...] = ()  # the new ones of a window; all of them when finished
+    readings: tuple[WindowReadings, ...] = ()  # as the segments, with n_best: the best texts of a window
     adapted: tuple[tuple[float, Adapted], ...] = ()  # when finished: adapted windows, by their start in seconds
     explanations: tuple[Explanation, ...] = ()  # when finished, with `explain`
     reason: str = ""  # why it failed, or warnings about a finished one
@@ -111,7 +113,8 @@ def _advance(job: Job, new: Sequence[Segment], state: _OpenRecording) -> Iterato
             state.files.discard()
         yield Event(state.source, "failed", job.audio.duration, reason=f"cannot write: {error}")
         return
-    yield Event(state.source, "window", job.done - state.done, tuple(new))
+    best = tuple(job.readings[-1:]) if new else ()
+    yield Event(state.source, "window", job.done - state.done, tuple(new), best)
     state.done = job.done
     if job.finished:
         warnings = [f"{job.audio.skipped} damaged packets were skipped"] if job.audio.skipped else []
@@ -134,6 +137,7 @@ def _advance(job: Job, new: Sequence[Segment], state: _OpenRecording) -> Iterato
             "finished",
             job.audio.duration,
             tuple(job.segments),
+            tuple(job.readings),
             tuple(job.adapted),
             tuple(explanations(job)) if state.page is not None else (),
             "; ".join(warnings),
@@ -162,6 +166,16 @@ def explanations(job: Job) -> list[Explanation]:
 def _meta(job: Job) -> dict[str, Any]:
     """The fields of the JSON file besides text and segments."""
     meta: dict[str, Any] = {"language": job.language or "en", "duration": round(job.audio.duration, 3)}
+    meta |= as_trust(trust(job.segments))
+    if job.options.n_best > 1:
+        meta["windows"] = [
+            {
+                "start": window.start,
+                "end": window.end,
+                "alternatives": [{"text": r.text, "probability": number(r.probability, 4)} for r in window.readings],
+            }
+            for window in job.readings
+        ]
     if job.options.adapt is not None:
         meta["adaptation"] = {
             "method": job.options.adapt.method if isinstance(job.options.adapt.method, str) else "custom",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sharpen.models.languages import UNSPACED
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Allowance
 from sharpen.speech.answers import Adapted, Decoded
 from sharpen.speech.audio import Audio
+from sharpen.speech.confidence import WindowReadings, judged, readings
 from sharpen.speech.decoding import Window, initial_context
 from sharpen.speech.longform import SHORTEST, Segment, segments, settle, with_words
 from sharpen.speech.options import Options
@@ -36,6 +37,7 @@ class Job:
     position: int = 0  # samples already transcribed
     segments: list[Segment] = field(default_factory=list)
     adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # adapted windows: start in seconds, and how
+    readings: list[WindowReadings] = field(default_factory=list)  # with n_best: the best texts of each window
     cut: list[float] = field(default_factory=list)  # starts of windows whose text the length limit cut
     allowance: Allowance | None = field(init=False)  # of time; None: no limit
     _context: list[int] = field(default_factory=list)  # tokens of the text that the next window continues
@@ -101,10 +103,11 @@ class Job:
             self.cut += [] if decoded.finished else [self.done]
             closed, consumed = settle(tokenizer, decoded, duration, last=self.position + len(window.samples) == stop)
             new = segments(tokenizer, closed, self.done, consumed, len(self.segments))
+            spaced = self.options.task == "translate" or decoded.language not in UNSPACED
             if self.options.word_timestamps:
-                spaced = self.options.task == "translate" or decoded.language not in UNSPACED
                 ended = self.segments[-1].end if self.segments else 0.0
                 new = with_words(tokenizer, new, closed, self.done, consumed, spaced=spaced, last=ended)
+            new = self._judged(new, closed, consumed, spaced)
             if self.options.chunk == "vad" and new and consumed == duration:
                 consumed = self._heard(duration, new[-1].end - self.done)
         self.segments += new
@@ -117,6 +120,15 @@ class Job:
         # Whisper would invent a word for a rest that is too short.
         self._move(stop if stop - position < SHORTEST * rate else position)
         return new
+
+    def _judged(self, new: list[Segment], decoded: Decoded, used: float, spaced: bool) -> list[Segment]:
+        """The segments with how far to trust them; keeps the best texts of the window where they are wanted."""
+        if new and self.options.n_best > 1:
+            found = readings(self.speech.tokenizer, decoded, new, self.done, used, self.options.n_best)
+            self.readings.append(found)
+        new = judged(self.speech.tokenizer, new, decoded, used, self.options, spaced=spaced)
+        wanted = self.options.word_timestamps or self.options.confidence
+        return new if wanted else [replace(segment, words=()) for segment in new]
 
     def _heard(self, duration: float, said: float) -> float:
         """After how many seconds to go on: where the text ends, if somebody speaks long after that in the window.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,10 @@ class Segment:
     no_speech_prob: float
     logprobs: tuple[float, ...]  # log pi of each token
     entropies: tuple[float, ...]  # Ent(pi) where each token was chosen, in nats
-    words: tuple[Word, ...] = ()  # with word_timestamps; they begin and end with the segment
+    words: tuple[Word, ...] = ()  # with word_timestamps or confidence; timed, they begin and end with the segment
+    confidence: float = math.nan  # mean over its words
+    expected_wer: float = math.nan  # the word error rate that its words and the beams let expect
+    unreliable: str = ""  # why not to trust it at all (sharpen.speech.confidence), or nothing
 
 
 def settle(tokenizer: TokenText, decoded: Decoded, duration: float, *, last: bool) -> tuple[Decoded, float]:
@@ -104,6 +108,11 @@ def with_words(
         moved = tuple(replace(w, start=round(offset + w.start, 3), end=round(offset + w.end, 3)) for w in some)
         found.append(replace(segment, start=moved[0].start, end=moved[-1].end, words=moved))
     return found
+
+
+def spoken_before(tokenizer: TokenText, tokens: Sequence[int], until: float) -> list[list[int]]:
+    """Positions of the text tokens of a window's output, part by part, of the parts that begin before `until`."""
+    return [indices for start, _, indices in _pieces(tokenizer, tuple(tokens), math.inf) if start < until]
 
 
 def _spoken(tokenizer: TokenText, decoded: Decoded, duration: float) -> list[tuple[float, float, list[int]]]:

@@ -81,6 +81,8 @@ class Options:
     )
     timestamps: bool = option(True, "decode timestamp tokens, which divide a window into segments")
     word_timestamps: bool = option(False, "also find when each word was spoken", role="output")
+    confidence: bool = option(False, "words with their confidence and alternatives, also without times", role="output")
+    n_best: int = option(1, "texts to give for each window, each with its probability", least=1, role="output")
     initial_prompt: str = option("", "text that the recording continues: names, spelling, style")
     condition_on_previous_text: bool = option(
         False, "feed back what was just said; it helps names and amplifies loops", role="recording"
@@ -147,6 +149,11 @@ class Options:
             self._set(decode="beam" if row.decode == "beam" else self.decode)
         if self.beam_size != WIDTH and self.final_decode == "greedy":
             raise SharpenError(f"beam_size is {self.beam_size}, but decode is 'greedy': set decode='beam'")
+        found = 1 if self.final_decode == "greedy" else self.beam_size
+        if self.n_best > found:
+            raise SharpenError(
+                f"n_best is {self.n_best}, but the search finds {found}: set decode='beam' and beam_size={self.n_best}"
+            )
 
     @property
     def final_decode(self) -> Decode:

@@ -17,6 +17,7 @@ from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Pool
 from sharpen.speech.answers import Adapted, Decoded
 from sharpen.speech.audio import Audio, open_audio
+from sharpen.speech.confidence import Trust, WindowReadings, trust
 from sharpen.speech.decoding import Window, decode
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
@@ -151,9 +152,24 @@ class Transcript:
     @property
     def adapted(self) -> list[tuple[float, Adapted]]:
         """For each window that the model was adapted to: its start in seconds, and how."""
+        self._finish()
+        return self._job.adapted
+
+    @property
+    def windows(self) -> list[WindowReadings]:
+        """With `n_best`: the best texts of each window that has speech, the answer first."""
+        self._finish()
+        return self._job.readings
+
+    @property
+    def trust(self) -> Trust:
+        """How far to trust the whole transcript."""
+        return trust(list(self.segments))
+
+    def _finish(self) -> None:
+        """Decodes all windows that are left."""
         while self._more(len(self._job.segments)):
             pass
-        return self._job.adapted
 
     def _more(self, known: int) -> bool:
         """Decodes the next window, unless another thread has added to the `known` segments; false at the end."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from sharpen.method.network import Alternative
 from sharpen.models.speech import Attention, TokenText
 from sharpen.speech.warping import onsets
 
@@ -31,9 +32,22 @@ class Word:
     """A word of a transcript. The words of a segment, joined, are its text: a word begins with its space."""
 
     word: str  # with its punctuation
-    start: float  # seconds from the start of the recording
+    start: float  # seconds from the start of the recording; NaN without word_timestamps
     end: float
     probability: float  # mean over its tokens, without punctuation
+    confidence: float = math.nan  # the chance that it is right (sharpen.speech.confidence)
+    alternatives: tuple[Alternative, ...] = ()  # what other hypotheses have in its place; an empty word: nothing
+    before: tuple[Alternative, ...] = ()  # words that other hypotheses have between the last word and this one
+    after: tuple[Alternative, ...] = ()  # and behind it, where it is the last word of a window
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Which tokens write a word."""
+
+    word: str  # with its punctuation
+    tokens: range  # positions in the text
+    letters: range  # those without punctuation
 
 
 @dataclass(frozen=True)
@@ -78,20 +92,39 @@ def words(
     return found
 
 
+def spellings(tokenizer: TokenText, tokens: Sequence[int], *, spaced: bool) -> list[Spelling]:
+    """The words of text tokens, as `words` has them."""
+    parts = list(_parts(tokenizer, tokens, spaced))
+    texts = [text for text, _ in parts]
+    return [
+        Spelling("".join(texts[a : b + 1]), range(parts[a][1].start, parts[b][1].stop), parts[i][1])
+        for a, i, b in _joined(texts)
+    ]
+
+
 def _grouped(tokenizer: TokenText, segment: TimedTokens, spaced: bool, end: float) -> Iterator[Word]:
     """The words of a segment, punctuation still apart."""
-    groups: list[tuple[str, int]] = []  # text, and how many tokens it has
-    for text, count in _characters(tokenizer, segment.tokens):
-        if groups and spaced and not text.startswith(" ") and not _consists_of(text, string.punctuation):
-            groups[-1] = (groups[-1][0] + text, groups[-1][1] + count)
-        else:
-            groups.append((text, count))
-    first = 0
-    for text, count in groups:
-        spans, logprobs = segment.spans[first : first + count], segment.logprobs[first : first + count]
-        probability = math.fsum(map(math.exp, logprobs)) / count
+    for text, tokens in _parts(tokenizer, segment.tokens, spaced):
+        spans = segment.spans[tokens.start : tokens.stop]
+        probability = mean_probability(segment.logprobs[tokens.start : tokens.stop])
         yield Word(text, min(end, spans[0][0]), min(end, spans[-1][1]), probability)
-        first += count
+
+
+def mean_probability(logprobs: Sequence[float]) -> float:
+    return math.fsum(map(math.exp, logprobs)) / len(logprobs)
+
+
+def _parts(tokenizer: TokenText, tokens: Sequence[int], spaced: bool) -> Iterator[tuple[str, range]]:
+    """Words and punctuation apart from each other, and the positions of their tokens."""
+    text, first, stop = "", 0, 0
+    for piece, count in _characters(tokenizer, tokens):
+        joins = spaced and not piece.startswith(" ") and not _consists_of(piece, string.punctuation)
+        if stop and not joins:
+            yield text, range(first, stop)
+            text, first = "", stop
+        text, stop = text + piece, stop + count
+    if stop:
+        yield text, range(first, stop)
 
 
 def _characters(tokenizer: TokenText, tokens: Sequence[int]) -> Iterator[tuple[str, int]]:
@@ -130,18 +163,25 @@ def _after_sentences(raw: Sequence[Sequence[Word]], longest: float) -> list[list
 
 def _merged(some: Sequence[Word]) -> list[Word]:
     """Punctuation in its word, whose times and probability stay as they are."""
-    backwards: list[Word] = []
-    for word in reversed(some):
-        if backwards and word.word.startswith(" ") and _consists_of(word.word, BEFORE):
-            backwards[-1] = replace(backwards[-1], word=word.word + backwards[-1].word)
+    texts = [word.word for word in some]
+    return [replace(some[i], word="".join(texts[a : b + 1])) for a, i, b in _joined(texts)]
+
+
+def _joined(texts: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Which parts belong together: the number of the first, of the word itself, and of the last."""
+    backwards: list[tuple[int, int, int]] = []
+    for i in reversed(range(len(texts))):
+        if backwards and texts[i].startswith(" ") and _consists_of(texts[i], BEFORE):
+            backwards[-1] = (i, *backwards[-1][1:])
         else:
-            backwards.append(word)
-    merged: list[Word] = []
-    for word in reversed(backwards):
-        if merged and not merged[-1].word.endswith(" ") and set(word.word) <= set(AFTER):
-            merged[-1] = replace(merged[-1], word=merged[-1].word + word.word)
+            backwards.append((i, i, i))
+    merged: list[tuple[int, int, int]] = []
+    for a, i, b in reversed(backwards):
+        open_end = bool(merged) and not texts[merged[-1][2]].endswith(" ")
+        if open_end and set("".join(texts[a : b + 1])) <= set(AFTER):
+            merged[-1] = (*merged[-1][:2], b)
         else:
-            merged.append(word)
+            merged.append((a, i, b))
     return merged
 
 

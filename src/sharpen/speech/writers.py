@@ -12,8 +12,11 @@ from typing import IO, TYPE_CHECKING, Any
 from sharpen.errors import SharpenError
 from sharpen.speech.subtitles import Cue, CueLayout, Subtitles
 
-if TYPE_CHECKING:
-    from sharpen.speech.longform import Segment  # only the type: formats are checked before torch is loaded
+if TYPE_CHECKING:  # only the types: formats are checked before torch is loaded
+    from sharpen.method.network import Alternative
+    from sharpen.speech.confidence import Trust
+    from sharpen.speech.longform import Segment
+    from sharpen.speech.words import Word
 
 _ARROW = re.compile("-{2,}>")
 
@@ -135,11 +138,9 @@ def parse_formats(formats: str | Iterable[str]) -> list[str]:
 def as_dict(segment: Segment) -> dict[str, Any]:
     """A segment with the keys of Whisper's JSON, then ours; NaN and infinity become None.
 
-    Words are there only where they were asked for, as in Whisper's.
+    Words are there only where they were asked for, as in Whisper's, and have times only where these were.
     """
-    words = [
-        {"word": w.word, "start": w.start, "end": w.end, "probability": number(w.probability)} for w in segment.words
-    ]
+    words = [_word(word) for word in segment.words]
     return {
         "id": int(segment.id),
         "seek": int(segment.seek),
@@ -153,8 +154,35 @@ def as_dict(segment: Segment) -> dict[str, Any]:
         "no_speech_prob": number(segment.no_speech_prob),
         "logprobs": [number(x) for x in segment.logprobs],
         "entropies": [number(x) for x in segment.entropies],
+        **as_trust(segment),
         **({"words": words} if words else {}),
     }
+
+
+def as_trust(judged: Segment | Trust) -> dict[str, Any]:
+    """How far to trust a segment or a recording, for JSON."""
+    return {
+        "confidence": number(judged.confidence, 4),
+        "expected_wer": number(judged.expected_wer, 4),
+        "unreliable": judged.unreliable,
+    }
+
+
+def _word(word: Word) -> dict[str, Any]:
+    """Whisper's keys, then ours; what was not asked for is left out."""
+    found: dict[str, Any] = {"word": word.word}
+    if not math.isnan(word.start):
+        found |= {"start": word.start, "end": word.end}
+    found["probability"] = number(word.probability)
+    if not math.isnan(word.confidence):
+        found |= {"confidence": number(word.confidence, 4), "alternatives": as_alternatives(word.alternatives)}
+        beside = {"before": word.before, "after": word.after}
+        found |= {name: as_alternatives(some) for name, some in beside.items() if some}
+    return found
+
+
+def as_alternatives(some: Iterable[Alternative]) -> list[dict[str, Any]]:
+    return [{"word": a.word, "probability": number(a.probability, 4)} for a in some]
 
 
 def clock(seconds: float, hours: bool = False, point: str = ".") -> str:
