@@ -20,7 +20,17 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from sharpen.errors import AudioError
-from sharpen.speech.samples import MAX_CHANNELS, MAX_FLOAT_PEAK, MAX_RATE, MIN_RATE, as_array, mono, resample, scaled
+from sharpen.speech.samples import (
+    MAX_CHANNELS,
+    MAX_FLOAT_PEAK,
+    MAX_RATE,
+    MIN_RATE,
+    ReadLimits,
+    as_array,
+    mono,
+    resample,
+    scaled,
+)
 
 SAMPLING_RATE = 16_000  # Hz, of every Whisper checkpoint
 SILENCE_PEAK = 1e-4  # -80 dBFS: above the residue that dither and lossy codecs leave, far below any recorded room
@@ -31,6 +41,7 @@ LATE = 0.1  # seconds; an audio track that starts later than this keeps its offs
 DAMAGED_READS = 1_000  # unreadable packets in a row after which the rest of the file is skipped
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/+")
+_NO_LIMITS = ReadLimits()
 _FORMATS = "wav, flac, mp3, m4a, ogg, opus, webm or a video with sound"
 
 
@@ -62,16 +73,19 @@ class Audio:
         return max(float(self.samples.max()), -float(self.samples.min())) < SILENCE_PEAK
 
 
-def read_audio(source: Any, *, sampling_rate: int = SAMPLING_RATE, rate: int | None = None) -> Audio:
+def read_audio(
+    source: Any, *, sampling_rate: int = SAMPLING_RATE, rate: int | None = None, limits: ReadLimits = _NO_LIMITS
+) -> Audio:
     """Read `source`: a path, encoded bytes, a binary file object, or samples (anything numpy can view as an array).
 
     `sampling_rate` is the rate of the result. `rate` is the rate of an array, by default `sampling_rate`; files have
-    their own. Samples are (N,), (channels, N) or (N, channels), floats in [-1, 1] or PCM integers.
+    their own. Samples are (N,), (channels, N) or (N, channels), floats in [-1, 1] or PCM integers. `limits` are for
+    encoded bytes.
     """
     if isinstance(source, (str, Path)):
         return _read_path(source, sampling_rate)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _decode(io.BytesIO(source), "the given data", "audio", sampling_rate)
+        return _decode(io.BytesIO(source), "the given data", "audio", sampling_rate, limits)
     if hasattr(source, "__array__"):
         rate = sampling_rate if rate is None else rate
         return Audio(resample(mono(as_array(source)), rate, sampling_rate), sampling_rate)
@@ -120,13 +134,14 @@ def _seekable(file: Any) -> BinaryIO:
     return io.BytesIO(file.read())
 
 
-def _decode(file: BinaryIO, label: str, name: str, sampling_rate: int) -> Audio:
+def _decode(file: BinaryIO, label: str, name: str, sampling_rate: int, limits: ReadLimits = _NO_LIMITS) -> Audio:
     if not file.read(1):
         raise AudioError(f"{label} is empty (0 bytes, or already read to its end); expected {_FORMATS}")
     file.seek(0)
     try:
         # A playlist names other files and URLs; with this list of protocols FFmpeg opens none of them.
-        container = av.open(file, metadata_errors="ignore", options={"protocol_whitelist": "pipe"}, mode="r")
+        options = {"protocol_whitelist": "pipe", **({"format_whitelist": limits.formats} if limits.formats else {})}
+        container = av.open(file, metadata_errors="ignore", options=options, mode="r")
     except (av.error.FFmpegError, OSError) as error:
         raise AudioError(
             f"{label} is not audio that can be decoded, or is cut off ({_reason(error)}); expected {_FORMATS}"
@@ -134,7 +149,7 @@ def _decode(file: BinaryIO, label: str, name: str, sampling_rate: int) -> Audio:
     with container:
         stream = _audio_stream(container, label)
         try:
-            pcm, skipped = _decode_stream(container, stream, sampling_rate, label)
+            pcm, skipped = _decode_stream(container, stream, sampling_rate, label, limits)
         except av.error.FFmpegError as error:
             raise AudioError(f"{label} cannot be decoded ({_reason(error)}); expected {_FORMATS}") from error
     if not pcm and skipped and _is_float(stream):
@@ -169,7 +184,7 @@ def _audio_stream(container: InputContainer, label: str) -> AudioStream:
 
 
 def _decode_stream(
-    container: InputContainer, stream: AudioStream, sampling_rate: int, label: str
+    container: InputContainer, stream: AudioStream, sampling_rate: int, label: str, limits: ReadLimits
 ) -> tuple[bytearray, int]:
     """All samples of the stream as int16 bytes, and how many packets were damaged or are missing.
 
@@ -180,7 +195,7 @@ def _decode_stream(
         stream.codec_context.options = {"err_detect": "crccheck+explode"}
     pcm = bytearray()
     resampler = _Resampler(sampling_rate, label)
-    skipped = 0
+    skipped = decoded = 0
     failed = False  # a packet failed since the last good frame: the gap in time is already counted
     origin = None  # seconds: the time stamp of our first sample
     seconds = filled = 0.0  # of input so far, and of inserted silence
@@ -201,6 +216,7 @@ def _decode_stream(
                 if hole > MIN_HOLE:
                     skipped += not failed and not late
                     if filled + hole <= room:
+                        limits.check(seconds + hole, decoded, label)
                         seconds, filled = seconds + hole, filled + hole
                         pcm += resampler(None)
                         pcm += bytes(2 * round(hole * sampling_rate))
@@ -208,6 +224,8 @@ def _decode_stream(
                         origin += hole  # the time stamp is damaged: later ones are relative to this frame
             pcm += resampler(frame)
             seconds += frame.samples / frame.sample_rate
+            decoded += frame.samples * frame.layout.nb_channels
+            limits.check(seconds, decoded, label)
             failed = False
     return pcm + resampler(None), skipped
 
