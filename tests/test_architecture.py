@@ -20,6 +20,7 @@ ROOMS = [
     "speech",
     "evaluation",
     "benchmarks",
+    "serving",
     "cli",
     "__main__",
 ]  # each may import those before it

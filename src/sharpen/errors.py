@@ -13,6 +13,10 @@ class AudioError(SharpenError):
     """Audio that cannot be read, or has no samples."""
 
 
+class AudioTooLongError(AudioError):
+    """More audio than the caller accepts."""
+
+
 def reason(error: Exception) -> str:
     """The error for a list of failures: our own by their message, others with their type."""
     return str(error) if isinstance(error, SharpenError) else f"{type(error).__name__}: {error}"

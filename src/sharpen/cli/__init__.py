@@ -27,6 +27,7 @@ COMMANDS = {
     "reproduce": "the paper's tables and figures by name",
     "tune": "a small grid of hyper-parameters",
     "bench": "speed, against a straightforward version and the machine's limit",
+    "serve": "transcripts over HTTP, for clients of OpenAI's API",
     "models": "list Whisper weights that are installed, and fetch more",
 }
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from sharpen.errors import AudioError
 from sharpen.speech.container import Damage, decode_pieces
-from sharpen.speech.samples import as_array, mono, resample
+from sharpen.speech.samples import NO_LIMITS, ReadLimits, as_array, mono, resample
 from sharpen.speech.stream import StreamedSamples, as_float
 
 SAMPLING_RATE = 16_000  # Hz, of every Whisper checkpoint
@@ -74,26 +74,29 @@ class _Encoded:
     label: str  # in errors
     name: str
 
-    def pieces(self, sampling_rate: int, damage: Damage) -> Iterator[bytes]:
+    def pieces(self, sampling_rate: int, damage: Damage, limits: ReadLimits = NO_LIMITS) -> Iterator[bytes]:
         try:
             with self.open() as file:
-                yield from decode_pieces(file, self.label, sampling_rate, damage)
+                yield from decode_pieces(file, self.label, sampling_rate, damage, limits)
         except OSError as error:
             raise AudioError(f"{self.label} cannot be opened: {error.strerror or error}") from error
 
 
-def read_audio(source: Any, *, sampling_rate: int = SAMPLING_RATE, rate: int | None = None) -> Audio:
+def read_audio(
+    source: Any, *, sampling_rate: int = SAMPLING_RATE, rate: int | None = None, limits: ReadLimits = NO_LIMITS
+) -> Audio:
     """Read `source`: a path, encoded bytes, a binary file object, or samples (anything numpy can view as an array).
 
     `sampling_rate` is the rate of the result. `rate` is the rate of an array, by default `sampling_rate`; files have
-    their own. Samples are (N,), (channels, N) or (N, channels), floats in [-1, 1] or PCM integers.
+    their own. Samples are (N,), (channels, N) or (N, channels), floats in [-1, 1] or PCM integers. `limits` are for
+    containers.
     """
     if hasattr(source, "__array__"):
         rate = sampling_rate if rate is None else rate
         return Audio(resample(mono(as_array(source)), rate, sampling_rate), sampling_rate)
     encoded, damage = _encoded(source), Damage()
     pcm = bytearray()
-    for piece in encoded.pieces(sampling_rate, damage):
+    for piece in encoded.pieces(sampling_rate, damage, limits):
         pcm += piece
     return Audio(as_float(pcm), sampling_rate, encoded.name, damage.skipped)
 

@@ -17,7 +17,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 
 from sharpen.errors import AudioError
-from sharpen.speech.samples import MAX_CHANNELS, MAX_FLOAT_PEAK, MAX_RATE, MIN_RATE, scaled
+from sharpen.speech.samples import MAX_CHANNELS, MAX_FLOAT_PEAK, MAX_RATE, MIN_RATE, NO_LIMITS, ReadLimits, scaled
 
 MIN_HOLE = 0.02  # seconds between time stamps that count as lost audio; containers round theirs to milliseconds
 MAX_HOLES = 600.0  # seconds of silence inserted into a file whose header has no duration: more is damage
@@ -36,7 +36,9 @@ class Damage:
     skipped: int = 0  # packets that could not be decoded or are missing
 
 
-def decode_pieces(file: BinaryIO, label: str, sampling_rate: int, damage: Damage) -> Iterator[bytes]:
+def decode_pieces(
+    file: BinaryIO, label: str, sampling_rate: int, damage: Damage, limits: ReadLimits = NO_LIMITS
+) -> Iterator[bytes]:
     """The samples of a container, mono int16 at that rate, piece by piece; `damage` counts what is missing.
 
     `label` names the file in errors, which are raised as soon as they are known: the last one at its end.
@@ -46,7 +48,8 @@ def decode_pieces(file: BinaryIO, label: str, sampling_rate: int, damage: Damage
     file.seek(0)
     try:
         # A playlist names other files and URLs; with this list of protocols FFmpeg opens none of them.
-        container = av.open(file, metadata_errors="ignore", options={"protocol_whitelist": "pipe"}, mode="r")
+        options = {"protocol_whitelist": "pipe", **({"format_whitelist": limits.formats} if limits.formats else {})}
+        container = av.open(file, metadata_errors="ignore", options=options, mode="r")
     except (av.error.FFmpegError, OSError) as error:
         raise AudioError(
             f"{label} is not audio that can be decoded, or is cut off ({_reason(error)}); expected {_FORMATS}"
@@ -55,7 +58,7 @@ def decode_pieces(file: BinaryIO, label: str, sampling_rate: int, damage: Damage
     with container:
         stream = _audio_stream(container, label)
         try:
-            for piece in _decode_stream(container, stream, sampling_rate, label, damage):
+            for piece in _decode_stream(container, stream, sampling_rate, label, damage, limits):
                 found = found or bool(piece)
                 yield piece
         except av.error.FFmpegError as error:
@@ -88,7 +91,12 @@ def _audio_stream(container: InputContainer, label: str) -> AudioStream:
 
 
 def _decode_stream(
-    container: InputContainer, stream: AudioStream, sampling_rate: int, label: str, damage: Damage
+    container: InputContainer,
+    stream: AudioStream,
+    sampling_rate: int,
+    label: str,
+    damage: Damage,
+    limits: ReadLimits,
 ) -> Iterator[bytes]:
     """The samples of the stream as int16 bytes.
 
@@ -101,6 +109,7 @@ def _decode_stream(
     failed = False  # a packet failed since the last good frame: the gap in time is already counted
     origin = None  # seconds: the time stamp of our first sample
     seconds = filled = 0.0  # of input so far, and of inserted silence
+    decoded = 0  # samples of all channels
     known = (container.duration or 0) / av.time_base
     room = min(known, LONGEST_HOLES) if known else MAX_HOLES
     for frames in _frames(container, stream):
@@ -118,6 +127,7 @@ def _decode_stream(
                 if hole > MIN_HOLE:
                     damage.skipped += not failed and not late
                     if filled + hole <= room:
+                        limits.check(seconds + hole, decoded, label)
                         seconds, filled = seconds + hole, filled + hole
                         yield resampler(None)
                         yield from _silence(round(hole * sampling_rate))
@@ -125,6 +135,8 @@ def _decode_stream(
                         origin += hole  # the time stamp is damaged: later ones are relative to this frame
             yield resampler(frame)
             seconds += frame.samples / frame.sample_rate
+            decoded += frame.samples * frame.layout.nb_channels
+            limits.check(seconds, decoded, label)
             failed = False
     yield resampler(None)
 

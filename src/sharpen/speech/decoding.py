@@ -19,6 +19,7 @@ from sharpen.method.adapt import Outcome, StepCallback, adapt
 from sharpen.method.norms import adapting
 from sharpen.method.policy import Policy, generator
 from sharpen.method.search import beam, greedy, sample
+from sharpen.method.trace import Text
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import SpeechModel
 from sharpen.speech.allowance import Pool
@@ -56,6 +57,14 @@ class SourcePass:
     def select(self, rows: Sequence[int]) -> SourcePass:
         windows, results = tuple(self.windows[b] for b in rows), tuple(self.results[b] for b in rows)
         return SourcePass(windows, self.prepared.select(rows), results, tuple(self.trees[b] for b in rows))
+
+    @classmethod
+    @torch.inference_mode(False)
+    def join(cls, passes: Sequence[SourcePass]) -> SourcePass:
+        """The windows of several passes that prepared their audio for the same norms."""
+        prepared = type(passes[0].prepared).join([one.prepared for one in passes])
+        windows, results = (tuple(x for one in passes for x in getattr(one, name)) for name in ("windows", "results"))
+        return cls(windows, prepared, results, tuple(tree for one in passes for tree in one.trees))
 
     @property
     def languages(self) -> list[str]:
@@ -161,11 +170,16 @@ def adapt_windows(
         options.adapt,
         ids=ids,
         limits=limits,
-        trees=_first_hypotheses(speech, source, options),
+        trees=first_hypotheses(speech, source, options),
         until=until,
-        text=lambda tokens: " ".join(speech.tokenizer.decode(tokens).lower().split()),
+        text=normal_text(speech),
         on_step=on_step,
     )
+
+
+def normal_text(speech: SpeechModel) -> Text:
+    """How an episode compares texts: in lower case, whatever the spaces."""
+    return lambda tokens: " ".join(speech.tokenizer.decode(tokens).lower().split())
 
 
 def episode_inputs(speech: SpeechModel, source: SourcePass, options: Options) -> tuple[Any, list[str], list[int]]:
@@ -177,7 +191,7 @@ def episode_inputs(speech: SpeechModel, source: SourcePass, options: Options) ->
     return prepared, [w.id for w in source.windows], _limits(speech, source.windows, source.languages, options)
 
 
-def _first_hypotheses(speech: SpeechModel, source: SourcePass, options: Options) -> list[HypothesisTree | None] | None:
+def first_hypotheses(speech: SpeechModel, source: SourcePass, options: Options) -> list[HypothesisTree | None] | None:
     """The best of the source's beams, where a beam search of the first step would find about the same."""
     assert options.adapt is not None
     if options.adapt.row.search != "beam" or options.decode == "greedy" or options.beam_size < options.adapt.samples:

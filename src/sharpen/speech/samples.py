@@ -1,6 +1,7 @@
 """Samples in an array: checked, mixed down to mono and resampled."""
 
 import math
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -8,12 +9,33 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 
-from sharpen.errors import AudioError
+from sharpen.errors import AudioError, AudioTooLongError
 
 MIN_RATE, MAX_RATE = 1_000, 1_000_000  # Hz; a header that says otherwise is wrong, and could fill the memory
 MAX_FLOAT_PEAK = 16.0  # float mixes overshoot 1.0 a little; beyond this they are integers stored as floats
 MAX_CHANNELS = 8  # of an array: an axis that is longer is time; files say how many they have
 _CHUNK = 1 << 16  # samples handed to the resampler at a time
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """How much of a file is decoded, for files from strangers: a few bytes can stand for hours of audio."""
+
+    seconds: float = math.inf
+    samples: float = math.inf  # of all channels, before they are mixed
+    formats: str = ""  # FFmpeg's names of the containers that may be opened, with commas between them; empty: all
+
+    def check(self, seconds: float, samples: int, label: str) -> None:
+        """Raises where so much has been decoded that the rest is not worth reading."""
+        if seconds > self.seconds:
+            raise AudioTooLongError(f"{label} is longer than {self.seconds:g} seconds, the most that is accepted")
+        if samples > self.samples:
+            raise AudioTooLongError(
+                f"{label} has more than {self.samples:g} samples in all its channels, the most that is accepted"
+            )
+
+
+NO_LIMITS = ReadLimits()
 
 
 def as_array(source: Any) -> np.ndarray:

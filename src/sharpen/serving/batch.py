@@ -1,0 +1,370 @@
+"""The batch that all requests share: one thread, one episode.
+
+In a turn the source model decodes some windows together, every window that adapts takes one step, and those that are
+done are decoded with their own norms. A recording takes part with one window at a time, and its next window waits
+behind those of the others: a long recording does not hold up a short one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from sharpen.errors import reason
+from sharpen.method.adapt import Outcome
+from sharpen.method.episode import Episode
+from sharpen.method.trace import OUT_OF_TIME
+from sharpen.models.speech import SpeechModel
+from sharpen.serving.costs import Costs
+from sharpen.serving.errors import ApiError, stopping
+from sharpen.serving.events import SourceTold, StepTold
+from sharpen.serving.limits import ServerLimits
+from sharpen.serving.metrics import Metrics
+from sharpen.serving.ticket import LATE, Row, Ticket, answer_key, cheapest, source_key
+from sharpen.speech.answers import Decoded
+from sharpen.speech.decoding import (
+    SourcePass,
+    Window,
+    adapt_windows,
+    decode_adapted,
+    decode_source,
+    episode_inputs,
+    first_hypotheses,
+    normal_text,
+)
+from sharpen.speech.efforts import effort_options
+from sharpen.speech.fallback import attempts
+from sharpen.speech.options import Options
+
+WARM = 2  # seconds of noise
+TOGETHER = 8  # windows that the source model decodes at once: more would keep the others waiting
+SHED = "load: {} windows were waiting"
+
+
+class EpisodeBatch:
+    """Takes tickets from any thread and works on them in its own."""
+
+    def __init__(self, speech: SpeechModel, limits: ServerLimits, metrics: Metrics) -> None:
+        self.speech, self.limits, self.metrics = speech, limits, metrics
+        self.costs = Costs()
+        self._episode = Episode(speech.policy, normal_text(speech))
+        self._rows: dict[str, Row] = {}
+        self._ready: deque[Ticket] = deque()  # whose next window waits for the source model
+        self._all: set[Ticket] = set()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
+
+    def start(self) -> None:
+        """Begins to work, once it knows about how long things take."""
+        self._warm()
+        self._thread.start()
+
+    def _warm(self) -> None:
+        """Weights are converted when they are first used: that is not the first client's time."""
+        window = Window("warm", np.random.default_rng(0).normal(0, 0.1, WARM * self.speech.sampling_rate).astype("f4"))
+        for kind in ("plain", "high"):
+            options = effort_options(kind, temperature=(0.0,), no_speech_threshold=None)
+            with self._timed("warm", _search_of(options.decode), WARM):
+                source = decode_source(self.speech, [window], options, ["en"])
+            if options.adapt is not None:
+                options = replace(options, adapt=replace(options.adapt, steps=1, gate=0.0))
+                begin = time.monotonic()
+                outcome = adapt_windows(self.speech, source, options)
+                self.costs.saw("turn", time.monotonic() - begin)
+                decode_adapted(self.speech, source, outcome, options)
+
+    def stop(self) -> None:
+        """Ends the thread after its turn; what is unfinished fails."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        self._thread.join(timeout=60)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def size(self) -> int:
+        """Recordings accepted and not yet done."""
+        return len(self._all)
+
+    def check_room(self, seconds: float = 0.0) -> None:
+        """Raises where one more recording is too many."""
+        with self._changed:
+            held = sum(ticket.seconds for ticket in self._all)
+            full = len(self._all) >= self.limits.queue or (held and held + seconds > 4 * self.limits.max_seconds)
+            if full:
+                wait = self.costs.wait(sum(ticket.seconds - ticket.job.done for ticket in self._all))
+                raise ApiError(
+                    429, f"{len(self._all)} recordings are waiting; try again later", None, "queue_full", wait
+                )
+
+    def submit(self, ticket: Ticket) -> None:
+        self.check_room(ticket.seconds)
+        with self._changed:
+            if self._ended:
+                raise stopping(1.0)
+            self._all.add(ticket)
+            if ticket.job.finished:  # silence from its beginning to its end
+                self._finish(ticket)
+            else:
+                self._ready.append(ticket)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._ended or self._ready or self._rows):
+                    self._gauges()
+                    self._changed.wait()
+                if self._ended:
+                    break
+            self._turn()
+        for ticket in list(self._all):
+            self._fail(ticket, stopping(1.0))
+
+    def _turn(self) -> None:
+        """One source batch, one step of everything that adapts, and the answers of what is done."""
+        begin = time.monotonic()
+        self._drop_vanished()
+        self._decode_ready()
+        if self._rows:
+            self._stop_late()
+            self._shed()
+            self._step()
+            self._answer([row for row in self._rows.values() if row.id not in set(self._episode.live)])
+            self.costs.saw("turn", time.monotonic() - begin)
+        self._gauges()
+
+    def _gauges(self) -> None:
+        self.metrics.set("queue", len(self._all))
+        self.metrics.set("waiting", len(self._ready))
+        self.metrics.set("rows", len(self._rows))
+
+    def _drop_vanished(self) -> None:
+        gone = [row for row in self._rows.values() if row.ticket.vanished]
+        self._episode.leave([row.id for row in gone])
+        for row in gone:
+            del self._rows[row.id]
+        with self._changed:
+            for ticket in [ticket for ticket in self._all if ticket.vanished]:
+                self._all.discard(ticket)
+                if ticket in self._ready:
+                    self._ready.remove(ticket)
+
+    def _take(self) -> list[tuple[Ticket, Options, str]]:
+        """The windows to decode now: those that may go first and share their options. Where no row is free, only those
+        of requests that do not adapt.
+        """
+        room = self.limits.rows - len(self._rows)
+        taken: list[tuple[Ticket, Options, str]] = []
+        key: Hashable = None
+        most = TOGETHER if not any(row.until < float("inf") for row in self._rows.values()) else 1
+        with self._changed:
+            for ticket in list(self._ready):
+                options, why = self._chosen(ticket)
+                if (options.adapt is not None and room <= 0) or len(taken) >= most:
+                    continue
+                if key is None:
+                    key = source_key(options)
+                if source_key(options) == key:
+                    taken.append((ticket, options, why))
+                    room -= options.adapt is not None
+                    self._ready.remove(ticket)
+        return taken
+
+    def _chosen(self, ticket: Ticket) -> tuple[Options, str]:
+        """The options of its next window: less where the deadline leaves no time for more."""
+        options = ticket.job.options
+        left = ticket.share_ends - time.monotonic()
+        seconds = min(self.speech.seconds, ticket.seconds - ticket.job.done)
+        if options.decode != "greedy" and left < self.costs.expected(_search_of(options.decode), seconds):
+            return cheapest(options), LATE
+        return options, ""
+
+    def _decode_ready(self) -> None:
+        """The source model transcribes some windows; those to adapt to join the episode, the others are done."""
+        taken = []
+        for ticket, options, why in self._take():
+            if time.monotonic() >= ticket.until:
+                self._give_up(ticket)
+            else:
+                taken.append((ticket, options, why, ticket.job.window()))
+        if not taken:
+            return
+        options = taken[0][1]
+
+        def decode(some: Sequence[tuple]) -> list[SourcePass]:  # type: ignore[type-arg]
+            languages = [ticket.job.language for ticket, *_ in some]
+            done = decode_source(self.speech, [window for *_, window in some], options, languages)
+            return [done.select([b]) for b in range(len(some))]
+
+        seconds = sum(len(window.samples) for *_, window in taken) / self.speech.sampling_rate
+        with self._timed("source", _search_of(options.decode), seconds):
+            found = attempts(taken, decode)
+        for attempt in found:
+            ticket, options, why, window = attempt.item
+            if attempt.result is None:
+                self._broke(ticket, attempt.error)
+                continue
+            decoded = attempt.result.results[0]
+            if ticket.explain:
+                seconds = len(window.samples) / self.speech.sampling_rate
+                ticket.send(SourceTold(round(ticket.job.done, 3), round(seconds, 3), decoded))
+            if options.adapt is None or not decoded.is_speech:
+                self._accept(ticket, attempt.result, decoded, why)
+            else:
+                self._join(ticket, attempt.result, options)
+
+    def _join(self, ticket: Ticket, source: SourcePass, options: Options) -> None:
+        assert options.adapt is not None
+        until = ticket.share_ends
+        row = Row(f"{ticket.id}@{ticket.job.position}", ticket, source, options, until)
+        if time.monotonic() + self.costs.expected("turn") + self._last(row) > until:
+            self._accept(ticket, source, source.results[0], OUT_OF_TIME)
+            return
+        prepared, draws, limits = episode_inputs(self.speech, source, options)
+        trees = first_hypotheses(self.speech, source, options)
+        self._episode.join(prepared, [row.id], limits, options.adapt, draws=draws, trees=trees)
+        self._rows[row.id] = row
+
+    def _last(self, row: Row) -> float:
+        """Seconds that its last decode will take."""
+        return self.costs.expected(_search_of(row.options.final_decode), row.seconds)
+
+    def _stop_late(self) -> None:
+        """Ends the rows whose next step would leave no time for their answer."""
+        for row in self._rows.values():
+            expected = self.costs.expected("turn") + self._last(row)
+            if time.monotonic() + expected > row.until:
+                self._episode.trace(row.id).stopped = OUT_OF_TIME
+
+    def _shed(self) -> None:
+        """Where many windows wait for a row, the most confident rows give theirs up; each has one step at least."""
+        waiting = len(self._ready)
+        if waiting < self.limits.busy or len(self._rows) < self.limits.rows:
+            return
+        traces = [self._episode.trace(i) for i in self._episode.live]
+        begun = [trace for trace in traces if trace.steps]
+        begun.sort(key=lambda trace: trace.steps[-1].H_tok * trace.steps[-1].hypotheses / trace.steps[-1].tokens)
+        for trace in begun[:waiting]:
+            trace.stopped = SHED.format(waiting)
+            self.metrics.add("shed_total")
+
+    def _step(self) -> None:
+        try:
+            with self._timed("step"):
+                steps = self._episode.step()
+        except Exception:  # whose fault it is, is found by adapting to each alone
+            self._adapt_alone()
+            return
+        self.metrics.add("steps_total", len(steps))
+        for i, step in steps.items():
+            row, trace = self._rows[i], self._episode.trace(i)
+            row.told += 1
+            if row.ticket.explain and row.options.adapt is not None:
+                ticket = row.ticket
+                ticket.send(StepTold(round(ticket.job.done, 3), row.told, row.options.adapt.steps, step))
+            trace.steps[-1] = replace(step, tree=None)  # a tree may hold a whole distribution for every node
+
+    def _adapt_alone(self) -> None:
+        rows = list(self._rows.values())
+        self._episode.leave([row.id for row in rows])
+        self._rows.clear()
+
+        def answers(some: Sequence[Row]) -> list[Decoded]:
+            (row,) = some
+            outcome = adapt_windows(self.speech, row.source, row.options)
+            return decode_adapted(self.speech, row.source, outcome, row.options)
+
+        for row in rows:
+            (attempt,) = attempts([row], answers)
+            if attempt.result is None:
+                self._broke(row.ticket, attempt.error)
+            else:
+                self._accept(row.ticket, row.source, attempt.result)
+
+    def _answer(self, done: Sequence[Row]) -> None:
+        """Decodes the windows of finished rows with their own norms."""
+        groups: dict[Hashable, list[Row]] = defaultdict(list)
+        for row in done:
+            groups[answer_key(row.options)].append(row)
+        for rows in groups.values():
+            seconds = sum(row.seconds for row in rows if self._episode.trace(row.id).steps)
+            with self._timed("answer", _search_of(rows[0].options.final_decode), seconds):
+                found = attempts(rows, self._answers)
+            self._episode.leave([row.id for row in rows])
+            for attempt in found:
+                row = attempt.item
+                del self._rows[row.id]
+                if attempt.result is None:
+                    self._broke(row.ticket, attempt.error)
+                else:
+                    self._accept(row.ticket, row.source, attempt.result)
+
+    def _answers(self, rows: Sequence[Row]) -> list[Decoded]:
+        ids = [row.id for row in rows]
+        traces = [self._episode.trace(i) for i in ids]
+        outcome = Outcome(self._episode.theta(ids), self._episode.norms(ids), traces)
+        source = SourcePass.join([row.source for row in rows])
+        return decode_adapted(self.speech, source, outcome, rows[0].options)
+
+    def _accept(self, ticket: Ticket, source: SourcePass, decoded: Decoded, stopped: str = "") -> None:
+        """A window is done: the recording goes back into the line, or is done too."""
+        finished = ticket.accept(source.windows[0], decoded, stopped)
+        report = ticket.reports[-1]
+        self.metrics.add("windows_total", label=report.answer)
+        self.metrics.add("audio_seconds_total", report.seconds)
+        self.metrics.add("guard_total", bool(report.guard))
+        self.metrics.add("confident_total", report.stopped.startswith("confident"))
+        self.metrics.add("out_of_time_total", report.stopped.startswith("deadline"))
+        if finished:
+            self._finish(ticket)
+        elif not ticket.vanished:
+            with self._changed:
+                self._ready.append(ticket)
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Its deadline has passed: what there is of the transcript is the answer."""
+        if ticket.reports:
+            self._finish(ticket, complete=False)
+        else:
+            message = "the deadline passed before the first window had its turn; give it longer, or try again later"
+            self._fail(ticket, ApiError(503, message, "deadline", "deadline_exceeded", self.costs.expected("turn")))
+
+    def _finish(self, ticket: Ticket, complete: bool = True) -> None:
+        with self._changed:
+            self._all.discard(ticket)
+        ticket.finish(complete)
+
+    def _fail(self, ticket: Ticket, error: ApiError) -> None:
+        with self._changed:
+            self._all.discard(ticket)
+        ticket.fail(error)
+
+    def _broke(self, ticket: Ticket, error: Exception | None) -> None:
+        why = reason(error) if error else "unknown"
+        self._fail(ticket, ApiError(500, f"this recording could not be transcribed: {why}", None, "decoding_failed"))
+
+    @contextmanager
+    def _timed(self, stage: str, what: str = "", seconds: float = 1.0) -> Iterator[None]:
+        """Counts the time of a stage, and what a second of audio costs there."""
+        begin = time.monotonic()
+        yield
+        took = time.monotonic() - begin
+        self.metrics.add("stage_seconds_total", took, stage)
+        if what:
+            self.costs.saw(what, took, seconds)
+
+
+def _search_of(decode: str) -> str:
+    """What a decode costs is known by its search."""
+    return "greedy" if decode == "greedy" else "beam"

@@ -1,0 +1,136 @@
+"""Transcripts in the five formats of OpenAI's reference, and the events of its stream."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from sharpen.models.languages import LANGUAGES
+from sharpen.models.speech import TokenText
+from sharpen.serving.contract import Ask
+from sharpen.serving.events import DONE, Deltas, Finished, Told, WindowTold, as_data, explained, logprobs, sse
+from sharpen.speech.longform import Segment
+from sharpen.speech.subtitles import Subtitles
+from sharpen.speech.writers import WRITERS, as_dict
+
+MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}  # the others are JSON
+SEGMENT_FIELDS = ("id", "seek", "start", "end", "text", "tokens", "temperature", "avg_logprob", "compression_ratio",
+                  "no_speech_prob")  # fmt: skip
+FRAMES_PER_SECOND = 50  # of Whisper's encoder: what usage counts as tokens of audio
+
+
+def transcript(result: Finished, ask: Ask, tokenizer: TokenText) -> str | dict[str, Any]:
+    """The whole answer: text for text, srt and vtt, else an object."""
+    if ask.response_format == "text":
+        return result.text + "\n"
+    if ask.response_format in ("srt", "vtt"):
+        return subtitles(result, ask.response_format)
+    usage = {"type": "duration", "seconds": round(result.duration, 3)}
+    listed = {"logprobs": logprobs(result.segments, tokenizer)} if ask.logprobs else {}
+    if ask.response_format == "json":
+        return {"text": result.text, **listed, "usage": usage, "adaptation": adaptation(result, ask)}
+    return {**verbose(result, ask), **listed, "usage": usage, "adaptation": adaptation(result, ask)}
+
+
+def verbose(result: Finished, ask: Ask) -> dict[str, Any]:
+    translated = ask.options.task == "translate"
+    found: dict[str, Any] = {
+        "task": ask.options.task,
+        "language": "english" if translated else LANGUAGES[result.language],  # OpenAI gives the name, not the code
+        "duration": round(result.duration, 3),
+        "text": result.text,
+    }
+    if ask.segments:
+        found["segments"] = [_segment(segment) for segment in result.segments]
+    if ask.options.word_timestamps:
+        words = [word for segment in result.segments for word in segment.words]
+        found["words"] = [{"word": w.word.strip(), "start": w.start, "end": w.end} for w in words]
+    return found
+
+
+def subtitles(result: Finished, kind: str) -> str:
+    file, writer = io.StringIO(), WRITERS[kind](Subtitles())
+    writer.start(file)
+    for segment in result.segments:
+        writer.add(file, segment)
+    writer.finish(file, result.text, {})
+    return file.getvalue()
+
+
+def adaptation(result: Finished, ask: Ask) -> dict[str, Any]:
+    """What was done, beside OpenAI's fields."""
+    answers = {window.answer for window in result.windows}
+    return {
+        **({"effort": ask.effort} if ask.effort else {}),
+        "method": ask.method,
+        "answer": "adapted" if "adapted" in answers else "source",
+        "steps": result.steps,
+        "guard": sum(bool(window.guard) for window in result.windows),
+        "complete": result.transcribed >= result.duration,
+        "transcribed": round(result.transcribed, 3),
+        "windows": [as_data(window) for window in result.windows],
+    }
+
+
+def summary_header(result: Finished, ask: Ask) -> str:
+    """The same in one line, for the formats that have no place for it."""
+    said = adaptation(result, ask)
+    complete = "true" if said["complete"] else "false"
+    return f"answer={said['answer']}; steps={said['steps']}; guard={said['guard']}; complete={complete}"
+
+
+class Stream:
+    """The server-sent events of one answer."""
+
+    def __init__(self, ask: Ask, tokenizer: TokenText, prompt_tokens: int) -> None:
+        self.ask, self.tokenizer, self.prompt_tokens = ask, tokenizer, prompt_tokens
+        self._deltas = Deltas()
+
+    def told(self, event: Told) -> list[bytes]:
+        """What a client is sent when that happens."""
+        own = explained(event, self.tokenizer) if self.ask.explain else None
+        found = [own] if own else []
+        if isinstance(event, WindowTold):
+            found += self._delta(event.segments)
+        elif isinstance(event, Finished):
+            return [sse(self._done(event)), DONE]
+        return [sse(one) for one in found]
+
+    def _delta(self, segments: tuple[Segment, ...]) -> list[dict[str, Any]]:
+        if not segments:
+            return []
+        listed = {"logprobs": logprobs(segments, self.tokenizer)} if self.ask.logprobs else {}
+        return [{"type": "transcript.text.delta", "delta": self._deltas.add(segments), **listed}]
+
+    def _done(self, result: Finished) -> dict[str, Any]:
+        extra: dict[str, Any] = {}
+        if self.ask.response_format == "verbose_json":
+            extra = verbose(result, self.ask)
+        elif self.ask.response_format in ("srt", "vtt"):
+            extra = {self.ask.response_format: subtitles(result, self.ask.response_format)}
+        if self.ask.logprobs:
+            extra["logprobs"] = logprobs(result.segments, self.tokenizer)
+        return {
+            "type": "transcript.text.done",
+            "text": result.text,
+            **extra,
+            "usage": self._usage(result),
+            "adaptation": adaptation(result, self.ask),
+        }
+
+    def _usage(self, result: Finished) -> dict[str, Any]:
+        """OpenAI's client takes only a count of tokens here; the seconds stand beside it."""
+        audio, text = round(FRAMES_PER_SECOND * result.duration), self.prompt_tokens
+        written = sum(len(segment.tokens) for segment in result.segments)
+        return {
+            "type": "tokens",
+            "input_tokens": audio + text,
+            "input_token_details": {"audio_tokens": audio, "text_tokens": text},
+            "output_tokens": written,
+            "total_tokens": audio + text + written,
+            "seconds": round(result.duration, 3),
+        }
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {name: value for name, value in as_dict(segment).items() if name in SEGMENT_FIELDS}

@@ -1,0 +1,127 @@
+"""The process: a socket, signals, and an end that loses no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import sys
+import time
+from types import FrameType
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sharpen.errors import SharpenError
+from sharpen.serving.limits import ServerLimits
+from sharpen.serving.service import Service
+
+HEADER_SECONDS = 10.0  # that a new connection has to send its first request's headers
+KEEP_ALIVE = 5  # seconds
+LAST_WORDS = 1.0  # seconds to tell those whose requests are not done in time
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 as uvicorn speaks it, on so many connections, none of which may stay silent."""
+
+    most = 256
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            transport.write(
+                b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
+                b"content-type: application/json\r\n\r\n"
+                b'{"error": {"message": "too many connections", "type": "server_error", "param": null, '
+                b'"code": "too_many_connections"}}'
+            )
+            transport.close()
+            return
+        self.loop.call_later(HEADER_SECONDS, self._too_slow)
+
+    def _too_slow(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """As an object, like every other error."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer has begun: it cannot be another one
+            self.transport.close()
+            return
+        body = b'{"error": {"message": "this is not HTTP, or its headers are too long", "type": '
+        body += b'"invalid_request_error", "param": null, "code": "invalid_http"}}'
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class DrainingServer(uvicorn.Server):
+    """A first signal stops new work and lets the old one finish; a second one ends at once."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+        self._end = math.inf  # of the drain, on the clock of time.monotonic
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            shown, names = f"[{host}]" if ":" in host else host, ", ".join(self.service.names)
+            print(f"sharpen: http://{shown}:{port} serves {names}", file=sys.stderr, flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.service.draining or not self.started:
+            os._exit(1)  # threads and processes end with this one; nothing is being written
+        self._end = time.monotonic() + self.service.limits.drain
+        self.service.draining = True
+        print(f"sharpen: finishing what is in flight, for at most {self.service.limits.drain:g} s", file=sys.stderr)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.service.draining and (self.service.idle or time.monotonic() > self._end):
+            if not self.service.idle:
+                await asyncio.to_thread(self.service.batch.stop)  # what is left is told so
+                await asyncio.sleep(LAST_WORDS)
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def serve(app: ASGIApp, service: Service, host: str, port: int) -> None:
+    """Serves until a signal; returns after the drain."""
+    limits: ServerLimits = service.limits
+    protocol = type("BoundedProtocol", (BoundedProtocol,), {"most": limits.max_connections})
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(LAST_WORDS)),
+        h11_max_incomplete_event_size=limits.max_header,
+    )
+    with _bound(host, port) as listener:
+        DrainingServer(config, service).run(sockets=[listener])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise SharpenError(f"cannot listen on {host}:{port}: {error}; choose another --host or --port") from error
+    return listener
