@@ -45,7 +45,8 @@ _NAMES = {
 
 
 def _q4_0(blocks: Array) -> Array:
-    return _step(blocks, 0) * _nibbles(blocks[:, 2:]) - _step(blocks, 0) * 8
+    centred: Array = _nibbles(blocks[:, 2:]) - 8
+    return _step(blocks, 0) * centred
 
 
 def _q4_1(blocks: Array) -> Array:
