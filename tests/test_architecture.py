@@ -14,10 +14,13 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "ferry.flac"
 ROOMS = [
     "errors",
     "options",
+    "files",
     "terminal",
     "method",
     "models",
+    "explain",
     "speech",
+    "text",
     "evaluation",
     "benchmarks",
     "serving",
@@ -124,3 +127,20 @@ def test_speech_knows_models_by_their_protocol_alone(path):
     for module in imports(path):
         parts = module.split(".")
         assert parts[:2] != ["sharpen", "models"] or parts[2] not in OF_A_MODEL, f"{path.name} imports {module}"
+
+
+@pytest.mark.parametrize("here", ["speech", "text"])
+def test_speech_and_text_do_not_know_each_other(here):
+    other = "text" if here == "speech" else "speech"
+    for path in sorted((SOURCE / here).glob("*.py")):
+        assert not any(module.startswith(f"sharpen.{other}") for module in imports(path)), path.name
+
+
+CAUSAL = {"causal", "causal_states", "causal_text", "causal_weights", "architecture", "families", "cache", "weights"}
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "text").glob("*.py")), ids=lambda p: p.name)
+def test_text_knows_models_by_their_protocol_alone(path):
+    for module in imports(path):
+        parts = module.split(".")
+        assert parts[:2] != ["sharpen", "models"] or parts[2] not in CAUSAL, f"{path.name} imports {module}"

@@ -9,7 +9,8 @@ import pytest
 from speech.pieces import Piece, write
 
 from sharpen.errors import SharpenError
-from sharpen.speech.output import TranscriptFiles, plan_outputs, write_text
+from sharpen.files import write_text
+from sharpen.speech.output import TranscriptFiles, plan_outputs
 from sharpen.speech.writers import WRITERS, clock, parse_formats
 
 

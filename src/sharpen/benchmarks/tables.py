@@ -10,9 +10,9 @@ from sharpen.benchmarks.bench import BATCH, MAIN, OURS, WIDE, BenchResult, CaseR
 from sharpen.benchmarks.machine import STAGES
 from sharpen.errors import SharpenError
 from sharpen.evaluation.report.drawing import new_figure, save_figure
+from sharpen.files import check_writable
 from sharpen.speech.efforts import DEFAULT
 from sharpen.speech.options import WIDTH
-from sharpen.speech.output import check_writable
 from sharpen.terminal import columns
 
 ENGINES = [("reference", 1), *((engine, batch) for engine in OURS for batch in (1, BATCH))]  # shown side by side

@@ -52,7 +52,7 @@ def _bench(args: argparse.Namespace) -> int:
     from sharpen.benchmarks.bench import QUICK, BenchPlan, run
     from sharpen.benchmarks.episodes import read_clips
     from sharpen.benchmarks.tables import as_text, check_plot, plot
-    from sharpen.speech.output import check_writable, write_text
+    from sharpen.files import check_writable, write_text
     from sharpen.terminal import progress
 
     plan = QUICK if args.quick else BenchPlan()

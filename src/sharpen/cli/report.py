@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     from sharpen.evaluation.report import document, frontier, lines
-    from sharpen.speech.output import write_text
+    from sharpen.files import write_text
 
     for name in ("figures", "frontier"):
         if getattr(args, name) and args.no_figures:

@@ -23,9 +23,9 @@ from sharpen.speech.subtitles import Subtitles
 from sharpen.terminal import progress
 
 if TYPE_CHECKING:
+    from sharpen.explain.page import Explanation
     from sharpen.method.trace import Step
     from sharpen.speech.confidence import WindowReadings
-    from sharpen.speech.explain import Explanation
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
 
@@ -187,7 +187,7 @@ class _Report:
     def _explain(self, explanations: Sequence[Explanation]) -> None:
         if not explanations:
             return
-        from sharpen.speech.explain import as_text
+        from sharpen.explain.page import as_text
 
         for explanation in explanations:
             self.bar.write(as_text(explanation, colour=sys.stderr.isatty()))

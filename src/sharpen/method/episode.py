@@ -206,7 +206,8 @@ class Episode(Generic[P, E, S]):
         encoded = None
         chosen = rows[0].chosen
         prepared = self.policy.ahead(prepared, [norm.name for norm in chosen])
-        if len(chosen) < len(self.policy.norms()) and all(norm.side == "decoder" for norm in chosen):
+        encoder = any(norm.side == "encoder" for norm in self.policy.norms())  # else `encode` may use any norm
+        if encoder and all(norm.side == "decoder" for norm in chosen):
             with torch.no_grad():
                 encoded = self.policy.encode(prepared)
         return _Batch(tuple(row.id for row in rows), prepared, encoded)

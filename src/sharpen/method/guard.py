@@ -21,10 +21,10 @@ _UNSPACED = re.compile(rf"[{UNSPACED}]")
 def check(source: str, adapted: str) -> str:
     """Why to return the source's text instead of the adapted one, or nothing."""
     if source.strip() and not adapted.strip():
-        return "the adapted transcript is empty"
+        return "the adapted text is empty"
     before, after = len(words(source)), len(words(adapted))
     if before and not after:
-        return f"the adapted transcript has no words: {adapted.strip()!r}"
+        return f"the adapted text has no words: {adapted.strip()!r}"
     ratio = compression_ratio(adapted)
     if ratio > COMPRESSION_RATIO and ratio > compression_ratio(source):
         return f"compression ratio {ratio:.1f} is over {COMPRESSION_RATIO}"

@@ -97,3 +97,8 @@ class TreeCache:
         index = order[None, :, None, :, None].expand(*self.keys.shape[:3], width, self.keys.shape[4])
         visible = self.visible.gather(2, order[:, None, :].expand(-1, self.visible.shape[1], -1))
         return TreeCache(self.keys.gather(3, index), self.values.gather(3, index), visible, width)
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A boolean mask as a term to add to attention logits, made once for all layers: (B, n, m) -> (B, 1, n, m)."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)[:, None]

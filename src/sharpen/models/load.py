@@ -1,4 +1,4 @@
-"""A name to a speech model."""
+"""A name to a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 import torch
 
 from sharpen.errors import SharpenError
+from sharpen.models.causal_text import CausalText
+from sharpen.models.text import TextModel
 from sharpen.models.weights.load import Found, find_checkpoint
+from sharpen.models.weights.text import load_text_checkpoint
 from sharpen.models.whisper_speech import WhisperSpeech
 
 
@@ -17,5 +20,15 @@ def load_speech(name: str | Path | Found, device: str, dtype: str) -> WhisperSpe
         checkpoint = (name if isinstance(name, Found) else find_checkpoint(name)).load()
         try:
             return WhisperSpeech(checkpoint, device, getattr(torch, dtype))
+        except (RuntimeError, AssertionError, AttributeError, TypeError) as error:
+            raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error
+
+
+def load_text_model(name: str | Path, device: str, dtype: str) -> TextModel:
+    """A language model: a path, a name of the catalogue or a Hugging Face id."""
+    with torch.inference_mode(False):  # weights made inside of it could never be adapted
+        checkpoint = load_text_checkpoint(name)
+        try:
+            return CausalText(checkpoint, device, getattr(torch, dtype))
         except (RuntimeError, AssertionError, AttributeError, TypeError) as error:
             raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sharpen.method.norms import Affine, Norm
 from sharpen.method.tree import PackedTrees
-from sharpen.models.cache import TreeCache
+from sharpen.models.cache import TreeCache, additive
 from sharpen.models.linears import Layer, Matrices
 from sharpen.models.padding import EVERY, condense
 from sharpen.models.states import EncodedSpeech, PreparedSpeech, WhisperState
@@ -225,7 +225,7 @@ class WhisperPolicy:
         positions = torch.cat(
             [torch.arange(P, device=self.device).expand(B, P), trees.depths + (lengths - 1)[:, None]], dim=1
         ).clamp(max=self.max_positions - 1)  # only padding could lie beyond
-        bias = _additive(mask, self.dtype)
+        bias = additive(mask, self.dtype)
         rows = torch.arange(B, device=self.device)
         x = self._matrices.embed(tokens) + self._matrices.text_positions[positions]
         for i, layer in enumerate(self._matrices.scoring):
@@ -243,7 +243,7 @@ class WhisperPolicy:
         one, view, n = encoded.select([b]), self._row(b), len(tokens)
         positions = torch.arange(n, device=self.device).clamp(max=self.max_positions - 1)  # EOS may lie beyond
         x = self._matrices.embed(torch.tensor([tokens], device=self.device)) + self._matrices.text_positions[positions]
-        bias = _additive(torch.ones(1, n, n, dtype=torch.bool, device=self.device).tril(), self.dtype)
+        bias = additive(torch.ones(1, n, n, dtype=torch.bool, device=self.device).tril(), self.dtype)
         row, queries = torch.zeros(1, dtype=torch.int64, device=self.device), list[Tensor]()
         for i, layer in enumerate(self._matrices.searching[: 1 + max(layer for layer, _ in heads)]):
             x = view._decoder_layer(i, layer, x, bias, one.cross[i], one.bias, row, None, queries)
@@ -275,7 +275,7 @@ class WhisperPolicy:
     ) -> Tensor:
         """Runs new nodes through the decoder and puts their keys and values into the cache: -> (b, n, d)."""
         x = self._matrices.embed(tokens) + self._matrices.text_positions[positions]
-        bias = _additive(cache.visible[:, :, : cache.used], self.dtype)
+        bias = additive(cache.visible[:, :, : cache.used], self.dtype)
         for i, layer in enumerate(self._matrices.searching):
             x = self._decoder_layer(i, layer, x, bias, cross[i], frame_bias, rows, cache)
         return self._norm("decoder.layer_norm", x, rows)
@@ -324,8 +324,3 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tens
         bias = bias.expand(-1, -1, q.shape[2], -1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     return out.transpose(1, 2).flatten(2)  # (B, n, d)
-
-
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A boolean mask as a term to add to attention logits, made once for all layers: (B, n, m) -> (B, 1, n, m)."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)[:, None]

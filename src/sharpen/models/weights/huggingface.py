@@ -70,7 +70,7 @@ def read(folder: Path) -> Parsed:
     dims = dimensions(folder)
     tensors: dict[str, Stored] = {}
     for path in weight_files(folder):
-        for name, stored in _tensors(path).items():
+        for name, stored in stored_tensors(path).items():
             if name in tensors:
                 raise WeightsError(f"{path}: {name} is in another file as well; {GET_AGAIN}")
             tensors[name] = stored
@@ -87,7 +87,7 @@ def read(folder: Path) -> Parsed:
     )
 
 
-def _tensors(path: Path) -> dict[str, Stored]:
+def stored_tensors(path: Path) -> dict[str, Stored]:
     """The tensors of one safetensors file, which the library maps and checks."""
     from safetensors import SafetensorError, safe_open
 

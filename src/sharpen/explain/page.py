@@ -10,31 +10,67 @@ from html import escape
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
+from typing import Protocol
 
+from sharpen.explain.alignment import Stretch, stretches
+from sharpen.explain.drawing import LEVELS, curve_svg, level, percent, tree_svg
+from sharpen.files import write_text
 from sharpen.method.trace import Step, Trace
-from sharpen.models.speech import TokenText
-from sharpen.speech.alignment import Stretch, stretches
-from sharpen.speech.answers import Decoded
-from sharpen.speech.drawing import LEVELS, curve_svg, level, percent, tree_svg
-from sharpen.speech.output import write_text
 from sharpen.terminal import pad, width, wrap
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 
 
+class Answered(Protocol):
+    """An answer with what the model thought of each token."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]: ...
+    @property
+    def logprobs(self) -> tuple[float, ...]: ...
+    @property
+    def entropies(self) -> tuple[float, ...]: ...
+    @property
+    def text(self) -> str: ...
+
+
+class Spelling(Protocol):
+    """The text of tokens."""
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+    def is_text(self, token: int) -> bool: ...
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What a page calls things."""
+
+    input: str
+    output: str
+    did: str
+    empty: str  # what an answer without words is
+    greedy: str  # how the answers on the way were decoded
+
+
+SPEECH = Wording("window", "transcript", "transcribed the window", "no speech", "decoded without timestamps, ")
+TEXT = Wording("prompt", "answer", "answered the prompt", "no text", "")
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """One window before and after its episode; its trace comes from a run with `Adaptation(explain=True)`."""
+    """One input before and after its episode; its trace comes from a run with `Adaptation(explain=True)`."""
 
-    name: str  # of the recording, and of the window where it has several
+    name: str  # of the recording, and of the window where it has several; of the prompt
     method: str
-    source: Decoded  # the answer of the source model
-    adapted: Decoded  # the answer of the adapted model, even if the guard rejected it
+    source: Answered  # the answer of the source model
+    adapted: Answered  # the answer of the adapted model, even if the guard rejected it
     trace: Trace
-    tokenizer: TokenText
+    tokenizer: Spelling
     guard: str = ""  # why the guard rejected the adapted answer; empty if it did not
-    seconds: float = 0.0  # of the whole window
+    seconds: float = 0.0  # of the whole input
+    wording: Wording = SPEECH
 
 
 def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False) -> str:
@@ -61,7 +97,7 @@ def _facts(x: Explanation) -> str:
 def _notes(x: Explanation) -> list[str]:
     return [
         *([f"stopped: {x.trace.stopped}"] if x.trace.stopped else []),
-        *([f"guard: {x.guard}; the source transcript is kept"] if x.guard else []),
+        *([f"guard: {x.guard}; the source {x.wording.output} is kept"] if x.guard else []),
     ]
 
 
@@ -116,11 +152,12 @@ def _from_to(first: int, last: int) -> str:
 
 
 def as_html(explanations: Iterable[Explanation]) -> str:
-    """One page for all windows; its style is inside and it loads nothing."""
+    """One page for all inputs; its style is inside and it loads nothing."""
     windows = list(explanations)
-    style = files("sharpen.speech").joinpath("assets/explain.css").read_text(encoding="utf-8")
+    say = windows[0].wording if windows else SPEECH
+    style = files("sharpen.explain").joinpath("assets/explain.css").read_text(encoding="utf-8")
     links = [f'<li><a href="#w{i}">{escape(x.name)}</a> · {escape(x.method)}</li>' for i, x in enumerate(windows, 1)]
-    nav = f'<nav aria-label="Windows"><ol>{"".join(links)}</ol></nav>' if len(windows) > 1 else ""
+    nav = f'<nav aria-label="{say.input.title()}s"><ol>{"".join(links)}</ol></nav>' if len(windows) > 1 else ""
     articles = "".join(_article(i, x) for i, x in enumerate(windows, 1))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -128,8 +165,8 @@ def as_html(explanations: Iterable[Explanation]) -> str:
         '<meta name="color-scheme" content="light dark">'
         f"<title>What adaptation changed</title><style>{style}</style></head>\n<body><main>"
         "<h1>What adaptation changed</h1>"
-        "<p class='lead'>The model was adapted to each window separately, without a reference transcript, by "
-        "minimising the entropy of its own output. Then it transcribed the window, and the adaptation was discarded. "
+        f"<p class='lead'>The model was adapted to each {say.input} separately, without a reference {say.output}, by "
+        f"minimising the entropy of its own output. Then it {say.did}, and the adaptation was discarded. "
         "Colour shows entropy in nats: how uncertain the model was about the next token.</p>"
         f"{_legend()}{nav}\n{articles}</main></body></html>\n"
     )
@@ -180,10 +217,10 @@ def _changes(x: Explanation) -> str:
         edits += [f"<ins>{escape(after.strip())}</ins>"] if after else []
         words.append(" ".join(edits) + " " * (before + after).endswith(" "))
     same = "" if any(stretch.changed for stretch in aligned) else "<p class='facts'>No word changed.</p>"
-    return f"<p class='words'>{''.join(words) or '<em>no speech</em>'}</p>{same}"
+    return f"<p class='words'>{''.join(words) or f'<em>{x.wording.empty}</em>'}</p>{same}"
 
 
-def _tokens(title: str, decoded: Decoded, tokenizer: TokenText) -> str:
+def _tokens(title: str, decoded: Answered, tokenizer: Spelling) -> str:
     spans, rows, total = [], [], 0.0
     for text, logprob, entropy in _pieces(decoded, tokenizer):
         word = text.lstrip()
@@ -200,7 +237,7 @@ def _tokens(title: str, decoded: Decoded, tokenizer: TokenText) -> str:
     )
 
 
-def _pieces(decoded: Decoded, tokenizer: TokenText) -> Iterator[tuple[str, float, float]]:
+def _pieces(decoded: Answered, tokenizer: Spelling) -> Iterator[tuple[str, float, float]]:
     """Text, log-probability and entropy of each text token; a character of several tokens belongs to the last one."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     for token, logprob, entropy in zip(decoded.tokens, decoded.logprobs, decoded.entropies, strict=True):
@@ -209,7 +246,7 @@ def _pieces(decoded: Decoded, tokenizer: TokenText) -> Iterator[tuple[str, float
 
 
 def _readings(x: Explanation) -> str:
-    """The greedy transcript after each update that changed it, with the changes marked."""
+    """The greedy answer after each update that changed it, with the changes marked."""
     readings = [(i, x.tokenizer.decode(s.greedy).strip()) for i, s in enumerate(x.trace.steps) if s.greedy is not None]
     readings.append((len(x.trace.steps), x.adapted.text))
     items, last = [], None
@@ -219,8 +256,8 @@ def _readings(x: Explanation) -> str:
         items.append(f"<dt>{i}</dt><dd>{_marked(last, text)}</dd>")
         last = text
     return (
-        "<section><h3>Transcript over the updates</h3><p class='facts'>The greedy transcript, decoded without "
-        "timestamps, after each update that changed it; 0 is before the first update.</p>"
+        f"<section><h3>{x.wording.output.title()} over the updates</h3><p class='facts'>The greedy {x.wording.output}, "
+        f"{x.wording.greedy}after each update that changed it; 0 is before the first update.</p>"
         f"<dl>{''.join(items)}</dl></section>"
     )
 

@@ -9,15 +9,15 @@ import pytest
 from models.small import small_checkpoint
 
 from sharpen.errors import SharpenError
+from sharpen.explain.alignment import stretches
+from sharpen.explain.drawing import TRUNK, branches, curve_svg, fit, level, tree_svg
+from sharpen.explain.page import Explanation, as_html, as_text, write_html
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.episode import Step, Trace
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.models.whisper_speech import WhisperSpeech
-from sharpen.speech.alignment import stretches
 from sharpen.speech.answers import Decoded
-from sharpen.speech.drawing import TRUNK, branches, curve_svg, fit, level, tree_svg
-from sharpen.speech.explain import Explanation, as_html, as_text, write_html
 from sharpen.speech.files import transcribe_files
 from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model

@@ -1,0 +1,1 @@
+"""What adaptation changed, for a reader."""
