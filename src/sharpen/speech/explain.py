@@ -15,7 +15,9 @@ from sharpen.method.trace import Step, Trace
 from sharpen.models.speech import TokenText
 from sharpen.speech.alignment import Stretch, stretches
 from sharpen.speech.answers import Decoded
+from sharpen.speech.doubts import trust_section
 from sharpen.speech.drawing import LEVELS, curve_svg, level, percent, tree_svg
+from sharpen.speech.longform import Segment
 from sharpen.speech.output import write_text
 from sharpen.terminal import pad, width, wrap
 
@@ -35,6 +37,7 @@ class Explanation:
     tokenizer: TokenText
     guard: str = ""  # why the guard rejected the adapted answer; empty if it did not
     seconds: float = 0.0  # of the whole window
+    segments: tuple[Segment, ...] = ()  # of the answer that was kept, with their words
 
 
 def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False) -> str:
@@ -151,6 +154,7 @@ def _article(number: int, x: Explanation) -> str:
     sections = [f"<h2>{escape(x.name)}</h2><p class='facts'>{escape(_facts(x))}</p>"]
     sections += [f"<p class='note'>{escape(note)}</p>" for note in _notes(x)]
     sections.append(_changes(x))
+    sections += [trust_section(x.segments)] if x.segments else []
     sections.append(
         "<div class='pair'>"
         + _tokens("Before", x.source, x.tokenizer)

@@ -158,6 +158,7 @@ def explanations(job: Job) -> list[Explanation]:
             tokenizer=job.speech.tokenizer,
             guard=how.refused,
             seconds=sum(sum(step.seconds.values()) for step in how.trace.steps),
+            segments=job.explained.get(start, ()),
         )
         for start, how in job.adapted
     ]
