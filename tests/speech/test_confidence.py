@@ -138,12 +138,12 @@ def test_doubt_lowers_and_agreement_raises_the_shipped_maps():
 
 
 def test_words_have_alternatives_and_what_is_missing():
-    beams = [(" the night ferry", 0.0), (" the knight ferry boat", -HALF), (" old ferry", -2 * HALF)]
+    beams = [(" the night ferry", 0.0), (" the knight ferry boat", -HALF), (" the ferry", -2 * HALF)]
     (segment,) = words(answer(" the night ferry", beams))
     assert "".join(word.word for word in segment.words) == segment.text
     the, night, ferry = segment.words
-    others = [[(a.word, pytest.approx(a.probability)) for a in word.alternatives] for word in (the, night)]
-    assert others == [[("", 1 / 7)], [("knight", 2 / 7), ("old", 1 / 7)]]
+    assert the.alternatives == ferry.alternatives == ()
+    assert [(a.word, pytest.approx(a.probability)) for a in night.alternatives] == [("knight", 2 / 7), ("", 1 / 7)]
     assert ferry.after == (Alternative("boat", pytest.approx(2 / 7)),)
     assert math.isnan(night.start)
     assert 0 < night.confidence < ferry.confidence < 1
@@ -250,19 +250,19 @@ def tiny(tiny_en):
     return Model(WhisperSpeech(tiny_en))
 
 
-def test_real_speech(tiny, tmp_path):
-    """Noise lowers the confidence, adapting or not, and JSON has what Python has."""
+def test_noise_lowers_the_confidence_and_the_best_texts_begin_with_the_answer(tiny):
     clean = read_audio(EXAMPLES / "ferry.flac").samples
     noisy = corruption("GS", 0.0)(clean, "ferry")
     sure = tiny.transcribe(clean, effort="plain", confidence=True)
     (segment,) = sure.segments
     assert [w.word.strip(" .").lower() for w in segment.words][:3] == ["the", "night", "ferry"]
-    assert sure.trust.expected_wer < 0.2
-    assert segment.unreliable == sure.trust.unreliable == ""
+    doubtful = {w.word.strip(): w.confidence for w in segment.words}
+    assert doubtful["half"] < 0.3 < 0.7 < doubtful["night"]
     found = tiny.transcribe(noisy, effort="normal", confidence=True, n_best=3)
     lines = list(found.segments)
     assert sum(len(how.trace.steps) for _, how in found.adapted) == 1
-    assert found.trust.confidence < sure.trust.confidence - 0.2
+    assert found.trust.confidence < sure.trust.confidence - 0.1
+    assert found.trust.unreliable
     assert any(w.alternatives for s in lines for w in s.words)
     (window,) = found.windows
     assert len(window.readings) == 3
