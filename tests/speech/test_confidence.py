@@ -178,6 +178,15 @@ def test_why_a_segment_is_unreliable(change, reason):
     assert trust([segment]).unreliable == segment.unreliable
 
 
+def test_a_phrase_that_every_segment_repeats_is_a_loop():
+    parts = [(i, " Thank you.", i + 1.0) for i in range(5)]
+    tokens = stamped((5.0, " The ferry leaves.", 7.0), *((a + 7.0, text, b + 7.0) for a, text, b in parts))
+    decoded = answer(TOKENIZER.decode(tokens), entropies=[0.01] * len(tokens), tokens=tokens)
+    assert [s.unreliable for s in words(decoded, 20.0)] == ["", *["loop: 'thank you.' repeats itself"] * 5]
+    squeezed = replace(decoded, text="", compression_ratio=2.5)
+    assert {s.unreliable for s in words(squeezed, 20.0)} == {"loop: compression ratio 2.5 is over 2.4"}
+
+
 def test_a_guard_that_fired_and_a_text_that_changed_altogether_are_unreliable():
     source = answer(" the night ferry", [(" the night ferry", 0.0)], [0.01] * 3)
     other = answer(" a light wherry", [(" a light wherry", 0.0)], [0.01] * len(TOKENIZER.encode(" a light wherry")))
