@@ -11,8 +11,9 @@ rerun resumes. With `--rotate N` an utterance gets N of the conditions in turn, 
 `fit` prints the expected calibration error and the area under the ROC curve, cross-validated by speaker, and writes the
 numbers that sharpen.speech.confidence reads. The fitting set was made by
 
-    python scripts/fit_confidence.py collect DATA/librispeech-dev-clean --rotate 2 --noise-dir DATA/ms-snsd --rows ROWS
-    python scripts/fit_confidence.py collect DATA/commonvoice-en --rotate 2 --noise-dir DATA/ms-snsd --rows ROWS
+    R="--rotate 2 --noise-dir DATA/ms-snsd --rows results/confidence/fitting.jsonl"
+    python scripts/fit_confidence.py collect DATA/librispeech-dev-clean --limit 55 $R
+    python scripts/fit_confidence.py collect DATA/commonvoice-en --limit 18 $R
 """
 
 from __future__ import annotations
@@ -168,11 +169,12 @@ def fit(args: argparse.Namespace) -> int:
             print(f"| {name} | {answers} | {len(y)} | {(~y).sum()} | {title} | {measures} |")
     wrong = np.bincount(table.answers, 1 - outside, len(found))
     maps |= of_texts(found, wrong)
-    about = {"made by": "scripts/fit_confidence.py", "answers": len(found), "words": len(outside)}
+    sets = {name: sum(one.row["set"] == name for one in found) for name in {one.row["set"]: 0 for one in found}}
+    about = {"made by": "scripts/fit_confidence.py", "answers": sets, "words": len(outside)}
     text = json.dumps({"about": about, "maps": maps}, indent=1) + "\n"
-    print(text)
     if args.write:
         args.write.write_text(text, encoding="utf-8")
+    print(text)
     return 0
 
 

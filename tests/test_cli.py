@@ -17,6 +17,7 @@ from sharpen.cli import COMMANDS, _parser, interrupt, main, transcribe
 from sharpen.cli.machine import device_and_dtype
 from sharpen.cli.runs import run_from
 from sharpen.speech.audio import read_audio
+from sharpen.speech.noise import corruption
 
 CLIPS = [row["path"] for row in manifest(EXAMPLES)]
 SHARPEN = [sys.executable, "-m", "sharpen"]
@@ -69,6 +70,23 @@ def test_formats_and_equal_stems(tmp_path, wav, capsys):
         assert len(segment["tokens"]) == len(segment["logprobs"]) == len(segment["entropies"])
         assert all(x <= 0 for x in segment["logprobs"])
         assert all(x >= 0 for x in segment["entropies"])
+
+
+def test_the_best_texts_of_a_window_and_what_is_unreliable(tmp_path, wav, capsys):
+    noisy = wav("noisy.wav", corruption("GS", -5.0)(read_audio(CLIPS[0]).samples, "noisy"))
+    options = ["--effort", "plain", "--n-best", "2", "--confidence", "-o", str(tmp_path), "-f", "json"]
+    assert main(["transcribe", str(noisy), *TINY, *options]) == 0
+    done = capsys.readouterr()
+    document = json.loads((tmp_path / "noisy.json").read_text())
+    (window,) = document["windows"]
+    lines = done.out.splitlines()
+    assert lines[-2:] == [f"  {a['probability']:4.2f}  {a['text']}" for a in window["alternatives"]]
+    assert " ".join(lines[:-2]) == window["alternatives"][0]["text"] == document["text"]
+    assert f"{noisy}: unreliable at 0 s (doubt: " in done.err
+    assert document["segments"][0]["unreliable"] in done.err
+    assert all(word["confidence"] < 0.9 for word in document["segments"][0]["words"])
+    assert main(["transcribe", str(noisy), *TINY, "--n-best", "6"]) == 2
+    assert "n_best is 6, but the search finds 5: set decode='beam' and beam_size=6" in capsys.readouterr().err
 
 
 def test_standard_input_and_standard_output():

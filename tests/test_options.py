@@ -145,6 +145,8 @@ def test_output_and_recording_are_no_settings():
         "explain": "output",
         "greedy_at": "output",
         "word_timestamps": "output",
+        "confidence": "output",
+        "n_best": "output",
         **dict.fromkeys(declared(Subtitles), "output"),
         "language": "recording",
         "condition_on_previous_text": "recording",

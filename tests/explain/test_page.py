@@ -14,13 +14,16 @@ from sharpen.explain.drawing import TRUNK, branches, curve_svg, fit, level, tree
 from sharpen.explain.page import Explanation, as_html, as_text, write_html
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.episode import Step, Trace
+from sharpen.method.network import Alternative
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.answers import Decoded
 from sharpen.speech.files import transcribe_files
+from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model
+from sharpen.speech.words import Word
 from sharpen.terminal import width
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -137,6 +140,27 @@ def test_an_unchanged_text_is_folded_by_its_width(explanation, tokenizer):
     lines = as_text(replace(explanation, source=same, adapted=same), size=40).splitlines()[1:-3]
     assert max(map(width, lines)) == 39  # 13 columns of indent, 13 characters of two
     assert "".join(lines).replace("unchanged", "").replace(" ", "") == same.text
+
+
+def test_words_to_doubt_come_with_what_else_they_may_be(explanation):
+    words = (
+        Word(" the", math.nan, math.nan, 0.9, confidence=0.95),
+        Word(" <night>", math.nan, math.nan, 0.9, 0.35, (Alternative("knight & day", 0.4), Alternative("", 0.1))),
+        Word(
+            " ferry", math.nan, math.nan, 0.9, 0.91, before=(Alternative("old", 0.2),), after=(Alternative("x", 0.3),)
+        ),
+        Word(" leaves", math.nan, math.nan, 0.9, 0.85),
+    )
+    text = "".join(word.word for word in words)
+    segment = Segment(0, 0, 0.0, 1.0, text, (), 0.0, 0.0, 1.0, 0.0, (), (), words, 0.7, 0.25, "doubt: <why>")
+    page = Page(as_html([replace(explanation, segments=(segment,))]))
+    shown = "".join(page.text)
+    assert "Expected word error rate: 25%" in shown
+    assert "unreliable: doubt: <why>" in shown
+    assert "the <night>35% likely to be rightknight & day 40%no word 10%" in shown
+    assert "ferry91% likely to be rightbefore it: old 20%behind it: x 30%" in shown
+    assert [a["class"] for a in page.all("span", tabindex="0")] == ["e4 others", "e0 others", "e1"]
+    assert "Which words to doubt" not in as_html([explanation])
 
 
 def test_text_for_the_terminal(explanation):

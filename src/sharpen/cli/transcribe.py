@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FROM_EFFORT = "the effort's"
 INCREMENT = 0.2
+NAMED = 5  # unreliable segments that one warning lists
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,9 +163,10 @@ class _Report:
                 self.bar.write(f"==> {event.source} <==", sys.stdout)
                 self._say(event.segments)
                 self._list(event.readings)
-            for segment in event.segments:
-                if segment.unreliable:
-                    self._warn(f"{event.source}: at {segment.start:.0f} s unreliable: {segment.unreliable}")
+            doubtful = [f"{s.start:.0f} s ({s.unreliable})" for s in event.segments if s.unreliable]
+            if doubtful:
+                more = [f"and {len(doubtful) - NAMED} more"] if len(doubtful) > NAMED else []
+                self._warn(f"{event.source}: unreliable at {', '.join([*doubtful[:NAMED], *more])}")
             for start, how in event.adapted:
                 if how.refused:
                     self._warn(f"{event.source}: at {start:.0f} s the source transcript is kept: {how.refused}")

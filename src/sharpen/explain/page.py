@@ -71,6 +71,7 @@ class Explanation:
     guard: str = ""  # why the guard rejected the adapted answer; empty if it did not
     seconds: float = 0.0  # of the whole input
     wording: Wording = SPEECH
+    more: str = ""  # HTML: a section of the caller's own about the answer
 
 
 def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False) -> str:
@@ -188,6 +189,7 @@ def _article(number: int, x: Explanation) -> str:
     sections = [f"<h2>{escape(x.name)}</h2><p class='facts'>{escape(_facts(x))}</p>"]
     sections += [f"<p class='note'>{escape(note)}</p>" for note in _notes(x)]
     sections.append(_changes(x))
+    sections += [x.more] if x.more else []
     sections.append(
         "<div class='pair'>"
         + _tokens("Before", x.source, x.tokenizer)

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 
 from sharpen.method.guard import COMPRESSION_RATIO, loop
+from sharpen.method.guard import words as guard_words
 from sharpen.method.network import Alternative, Network, folded
 from sharpen.models.speech import TokenText
 from sharpen.speech.answers import Decoded
@@ -125,9 +126,7 @@ def judged(
     found, at = [], 0
     for segment, some in zip(made, known.words, strict=True):
         own = segment.words or tuple(Word(word.word, math.nan, math.nan, word.probability) for word in some)
-        words = tuple(
-            replace(word, confidence=confidences[at + i], **_said(known.network, at + i)) for i, word in enumerate(own)
-        )
+        words = tuple(_trusted(word, confidences[i], known.network, i) for i, word in enumerate(own, at))
         mean = math.fsum(word.confidence for word in words) / len(words)
         wer = expected_wer(words)
         why = unreliable(segment, decoded, known.stable, wer, options)
@@ -136,11 +135,19 @@ def judged(
     return found
 
 
-def _said(network: Network, i: int) -> dict[str, tuple[Alternative, ...]]:
-    """What other hypotheses say at a word: in its place, before it, and behind the last one."""
-    last = i + 1 == len(network.slots)
-    said = {"alternatives": network.slots[i], "before": network.gaps[i], "after": network.gaps[i + 1] if last else ()}
-    return {name: tuple(a for a in some if a.probability >= SHOWN) for name, some in said.items()}
+def _trusted(word: Word, confidence: float, network: Network, i: int) -> Word:
+    """The word with its confidence, and what other hypotheses have in its place, before it, and behind the last one."""
+
+    def worth_showing(some: Sequence[Alternative]) -> tuple[Alternative, ...]:
+        return tuple(a for a in some if a.probability >= SHOWN)
+
+    return replace(
+        word,
+        confidence=confidence,
+        alternatives=worth_showing(network.slots[i]),
+        before=worth_showing(network.gaps[i]),
+        after=worth_showing(network.gaps[i + 1]) if i + 1 == len(network.slots) else (),
+    )
 
 
 def expected_wer(words: Sequence[Word]) -> float:
@@ -157,10 +164,12 @@ def unreliable(segment: Segment, decoded: Decoded, stable: float, wer: float, op
     threshold = options.no_speech_threshold
     if threshold is not None and segment.no_speech_prob > threshold:
         return f"silence: the probability of no speech is {segment.no_speech_prob:.2f}"
-    if phrase := loop(segment.text):
+    phrase = loop(segment.text) or loop(decoded.text)  # it may repeat from segment to segment
+    if phrase and phrase.replace(" ", "") in "".join(guard_words(segment.text)):
         return f"loop: {phrase!r} repeats itself"
-    if segment.compression_ratio > COMPRESSION_RATIO:
-        return f"loop: compression ratio {segment.compression_ratio:.1f} is over {COMPRESSION_RATIO}"
+    ratio = max(segment.compression_ratio, decoded.compression_ratio)
+    if ratio > COMPRESSION_RATIO:
+        return f"loop: compression ratio {ratio:.1f} is over {COMPRESSION_RATIO}"
     if how is not None and how.refused:
         return f"guard: {how.refused}"
     if stable < STABLE:

@@ -15,6 +15,7 @@ from sharpen.method.adapt import StepCallback
 from sharpen.speech.answers import Adapted
 from sharpen.speech.audio import open_audio
 from sharpen.speech.confidence import WindowReadings, trust
+from sharpen.speech.doubts import trust_section
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.output import STDIN, TranscriptFiles, plan_outputs
@@ -158,6 +159,7 @@ def explanations(job: Job) -> list[Explanation]:
             tokenizer=job.speech.tokenizer,
             guard=how.refused,
             seconds=sum(sum(step.seconds.values()) for step in how.trace.steps),
+            more=trust_section(job.explained[start]) if job.explained.get(start) else "",
         )
         for start, how in job.adapted
     ]

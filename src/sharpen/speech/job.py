@@ -38,6 +38,7 @@ class Job:
     segments: list[Segment] = field(default_factory=list)
     adapted: list[tuple[float, Adapted]] = field(default_factory=list)  # adapted windows: start in seconds, and how
     readings: list[WindowReadings] = field(default_factory=list)  # with n_best: the best texts of each window
+    explained: dict[float, tuple[Segment, ...]] = field(default_factory=dict)  # with `explain`: segments with words
     cut: list[float] = field(default_factory=list)  # starts of windows whose text the length limit cut
     allowance: Allowance | None = field(init=False)  # of time; None: no limit
     _context: list[int] = field(default_factory=list)  # tokens of the text that the next window continues
@@ -127,6 +128,8 @@ class Job:
             found = readings(self.speech.tokenizer, decoded, new, self.done, used, self.options.n_best)
             self.readings.append(found)
         new = judged(self.speech.tokenizer, new, decoded, used, self.options, spaced=spaced)
+        if self.options.adapt is not None and self.options.adapt.explain:
+            self.explained[self.done] = tuple(new)
         wanted = self.options.word_timestamps or self.options.confidence
         return new if wanted else [replace(segment, words=()) for segment in new]
 
