@@ -344,7 +344,7 @@ def test_a_page_that_fails_leaves_the_earlier_one(tmp_path, explanation, monkeyp
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sharpen.speech.output.os.replace", full)
+    monkeypatch.setattr("sharpen.files.os.replace", full)
     with pytest.raises(SharpenError, match="No space left"):
         write_html(target, [explanation])
     assert target.read_text() == "earlier"

@@ -101,61 +101,14 @@ def made_task(kind: str, split: str, items: int = ITEMS) -> TextTask:
 
 Made = tuple[str, str, Sequence[str]]  # prompt, answer, choices
 
-WORDS = [
-    "apple",
-    "river",
-    "stone",
-    "cloud",
-    "garden",
-    "window",
-    "paper",
-    "silver",
-    "summer",
-    "winter",
-    "orange",
-    "bridge",
-    "candle",
-    "forest",
-    "mirror",
-    "pencil",
-    "rabbit",
-    "saddle",
-    "tunnel",
-    "violin",
-    "walnut",
-    "zebra",
-    "basket",
-    "button",
-    "camera",
-    "dragon",
-    "engine",
-    "feather",
-    "guitar",
-    "hammer",
-    "island",
-    "jacket",
-]
-NAMES = [
-    "Anna",
-    "Ben",
-    "Clara",
-    "David",
-    "Emma",
-    "Frank",
-    "Grace",
-    "Henry",
-    "Iris",
-    "Jack",
-    "Kate",
-    "Leo",
-    "Mia",
-    "Noah",
-    "Olga",
-    "Paul",
-]
-THINGS = ["ball", "book", "cup", "hat", "key", "lamp", "pen", "rope", "shoe", "toy"]
-COLOURS = ["red", "blue", "green", "yellow", "black", "white", "brown", "pink"]
-PLACES = ["kitchen", "garden", "garage", "bedroom", "office", "cellar", "attic", "hall"]
+_LISTS = """
+apple river stone cloud garden window paper silver summer winter orange bridge candle forest mirror pencil rabbit saddle tunnel violin walnut zebra basket button camera dragon engine feather guitar hammer island jacket
+Anna Ben Clara David Emma Frank Grace Henry Iris Jack Kate Leo Mia Noah Olga Paul
+ball book cup hat key lamp pen rope shoe toy
+red blue green yellow black white brown pink
+kitchen garden garage bedroom office cellar attic hall
+"""  # noqa: E501
+WORDS, NAMES, THINGS, COLOURS, PLACES = (line.split() for line in _LISTS.strip().splitlines())
 
 
 def _arithmetic(draw: random.Random) -> Made:
