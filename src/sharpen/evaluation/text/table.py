@@ -72,9 +72,8 @@ def _difference(change: Comparison | None) -> str:
     if change is None:
         return "–"
     d = change.difference
-    if math.isnan(d.low):
-        return f"{-100 * d.value:+.1f}"
-    return f"{-100 * d.value:+.1f} [{-100 * d.high:+.1f}, {-100 * d.low:+.1f}]"
+    value, low, high = (0.0 - 100 * x for x in (d.value, d.high, d.low))  # errors to accuracy, without a -0.0
+    return f"{value:+.1f}" if math.isnan(low) else f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _entropies(rows: Sequence[Row]) -> tuple[str, str]:
