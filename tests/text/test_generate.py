@@ -108,6 +108,15 @@ def test_ranking(model):
         model.rank("abc", [], "x", Generation())
 
 
+def test_an_answer_that_ends_with_another_token(model):
+    plain = model.generate("abc", max_tokens=9)
+    stop = next(character for character in plain.text if character.isascii())
+    ended = model.generate("abc", max_tokens=9, stop=stop)
+    assert (ended.text, ended.finished) == (plain.text[: plain.text.index(stop)], True)
+    with pytest.raises(SharpenError, match="writes as 2 tokens"):
+        model.generate("abc", stop="ab")
+
+
 def test_chat(model):
     assert model.model.prepare(["ab"], True).prompts[0][0] == 257
     assert len(model.model.prepare(["ab"], True).prompts[0]) == 3

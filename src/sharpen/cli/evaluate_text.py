@@ -52,12 +52,15 @@ def _evaluate_text(args: argparse.Namespace) -> int:
     from sharpen.evaluation.text.table import tables
     from sharpen.evaluation.text.tasks import read_task
 
+    answering = given(args, Generation)
+    if "stop" in answering:  # a newline is hard to type
+        answering["stop"] = answering["stop"].replace("\\n", "\n")
     run = TextRun(
         model=args.model,
         tasks=tuple(map(read_task, args.tasks)),
         methods=tuple(dict.fromkeys(args.methods)),
         adapt=Adaptation(**given(args, Adaptation)),
-        options=Generation(**{**given(args, Generation), "seed": 0}),
+        options=Generation(**{**answering, "seed": 0}),
         scorer=args.scorer,
         threads=args.threads,
         limit=args.limit,

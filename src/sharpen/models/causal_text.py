@@ -77,8 +77,13 @@ class CausalText:
             checkpoint.config, checkpoint.tensors, ends=checkpoint.ends, device=device, dtype=dtype
         )
 
-    def policy(self, chat: bool) -> CausalPolicy:
+    def policy(self, chat: bool, stop: str = "") -> CausalPolicy:
         """Of several end tokens, one of the template ends a turn."""
+        if stop:
+            tokens = self.tokenizer.encode(stop)
+            if len(tokens) != 1:
+                raise SharpenError(f"stop is {stop!r}, which {self.name} writes as {len(tokens)} tokens; expected one")
+            return self._plain.ending(tokens[0])
         template = self.checkpoint.chat_template
         for end in self._plain.ends if chat else ():
             if self.checkpoint.tokenizer.id_to_token(end) in template:

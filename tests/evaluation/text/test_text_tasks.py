@@ -18,10 +18,10 @@ def test_made_tasks_are_right_and_splits_share_no_prompt():
         assert set(asked) <= set("0123456789+- ")
         assert eval(asked) == int(item.answer) >= 0
     for item in made_task("sorting", "test").items:
-        numbers = [int(n) for n in item.prompt.rpartition(": ")[2].split(", ")]
+        numbers = [int(n) for n in item.prompt.partition(": ")[2].partition(".")[0].split(", ")]
         assert item.answer == ", ".join(map(str, sorted(numbers)))
     for item in made_task("copying", "test").items:
-        assert item.prompt.endswith(f": {item.answer}")
+        assert item.prompt.startswith(f"Repeat: {item.answer}. ")
     for item in made_task("reading-choice", "test").items:
         assert item.answer in item.choices
         story, _, question = item.prompt.rpartition(". ")
@@ -30,6 +30,16 @@ def test_made_tasks_are_right_and_splits_share_no_prompt():
         asked = question.partition("?")[0].split()[-1]  # a thing or a place
         assert asked in facts[0].split()
         assert sum(asked in sentence.split() for sentence in story.split(". ")) == 1
+
+
+def test_answered_questions_come_first():
+    for item in made_task("arithmetic-shots", "test").items:
+        *shown, asked, end = item.prompt.split("\n")
+        assert end == "A:"
+        assert len(shown) == 6
+        assert asked not in shown
+        for question, answer in zip([*shown[::2], asked], [*shown[1::2], f"A: {item.answer}"], strict=True):
+            assert eval(question.removeprefix("Q: What is ").rstrip("?")) == int(answer.removeprefix("A: "))
 
 
 def test_files(tmp_path):

@@ -1,7 +1,8 @@
 """Tasks with known answers: read from JSON lines, or made here from a seed.
 
 A made task has a few hundred items, split into tune (to choose options on) and test (to report). Items differ by their
-numbers, words and names, and no prompt appears twice.
+numbers, words and names, and no prompt appears twice. A task ends with an instruction, for a model that follows some; or
+it comes after a few answered questions (-shots), for one that only continues, and its answer ends with the line.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sharpen.errors import SharpenError
 
 ITEMS = 200  # of each split of a made task
 SPLITS = ("tune", "test")
+SHOTS = 3  # answered questions before each question of a task whose name ends with -shots
 MADE = "made:"  # how the name of a made task begins
 
 
@@ -90,16 +92,20 @@ def made_task(kind: str, split: str, items: int = ITEMS) -> TextTask:
     if kind not in MAKERS or split not in SPLITS:
         raise SharpenError(f"no task {kind!r} with a split {split!r}; expected {', '.join(MAKERS)}; tune or test")
     make, scorer = MAKERS[kind]
+    shown = [make(random.Random(f"{kind} example {n}")) for n in range(SHOTS)] if kind.endswith("-shots") else []
+    before = "".join(f"Q: {question}\nA: {answer}\n" for question, _, answer, _ in shown)
     draw = random.Random(f"{kind} 1")  # one sequence for both splits, so that they share no prompt
     seen: dict[str, TextItem] = {}
     while len(seen) < 2 * items:
-        prompt, answer, choices = make(draw)
-        seen.setdefault(prompt, TextItem(f"{kind}-{len(seen):04}", prompt, answer, tuple(choices)))
+        question, instruction, answer, choices = make(draw)
+        prompt = f"{before}Q: {question}\nA:" if shown else f"{question} {instruction}"
+        if question not in {example[0] for example in shown}:
+            seen.setdefault(prompt, TextItem(f"{kind}-{len(seen):04}", prompt, answer, tuple(choices)))
     first = SPLITS.index(split) * items
     return TextTask(f"{kind}-{split}", tuple(seen.values())[first : first + items], scorer)
 
 
-Made = tuple[str, str, Sequence[str]]  # prompt, answer, choices
+Made = tuple[str, str, str, Sequence[str]]  # question, how to answer, answer, choices
 
 _LISTS = """
 apple river stone cloud garden window paper silver summer winter orange bridge candle forest mirror pencil rabbit saddle tunnel violin walnut zebra basket button camera dragon engine feather guitar hammer island jacket
@@ -121,19 +127,19 @@ def _arithmetic(draw: random.Random) -> Made:
     if second == "-" and c > value:
         second = "+"
     value = value + c if second == "+" else value - c
-    return f"What is {a} {first} {b} {second} {c}? Answer with the number only.", str(value), ()
+    return f"What is {a} {first} {b} {second} {c}?", "Answer with the number only.", str(value), ()
 
 
 def _copying(draw: random.Random) -> Made:
     words = " ".join(draw.sample(WORDS, draw.randint(3, 6)))
-    return f"Repeat these words exactly, and write nothing else: {words}", words, ()
+    return f"Repeat: {words}.", "Write these words and nothing else.", words, ()
 
 
 def _sorting(draw: random.Random) -> Made:
     numbers = draw.sample(range(1, 60), draw.randint(3, 4))
     asked = ", ".join(map(str, numbers))
     answer = ", ".join(map(str, sorted(numbers)))
-    return f"Sort these numbers from smallest to largest, and write nothing else: {asked}", answer, ()
+    return f"Sort from smallest to largest: {asked}.", "Write the numbers and nothing else.", answer, ()
 
 
 def _reading(draw: random.Random) -> Made:
@@ -150,7 +156,7 @@ def _reading(draw: random.Random) -> Made:
             (f"Who put something in the {places[n]}?", people),
         ]
     )
-    return f"{text} {question} Answer with one word.", answers[n], sorted(answers)
+    return f"{text} {question}", "Answer with one word.", answers[n], sorted(answers)
 
 
 MAKERS: dict[str, tuple[Callable[[random.Random], Made], str]] = {
@@ -159,4 +165,8 @@ MAKERS: dict[str, tuple[Callable[[random.Random], Made], str]] = {
     "sorting": (_sorting, "exact"),
     "reading": (_reading, "exact"),
     "reading-choice": (_reading, "choice"),
+    "arithmetic-shots": (_arithmetic, "number"),
+    "copying-shots": (_copying, "exact"),
+    "sorting-shots": (_sorting, "exact"),
+    "reading-shots": (_reading, "exact"),
 }
