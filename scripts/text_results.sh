@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 items=$1
 shift
 tasks=${*:-arithmetic-shots sorting-shots}
-${SHARPEN:-sharpen} evaluate-text $(printf 'made:%s:test ' $tasks) --model smollm2-135m --stop "\\n" --max-tokens 12 \
+${SHARPEN:-sharpen} evaluate-text $(printf 'made:%s:test ' $tasks) --model smollm2-135m --end-with '\n' --max-tokens 12 \
   --methods source,vote,greedy-em,em-seq,em-tok,em-tok-b --steps 3 --samples 4 --limit "$items" --threads 1 --out results/text

@@ -53,8 +53,8 @@ def _evaluate_text(args: argparse.Namespace) -> int:
     from sharpen.evaluation.text.tasks import read_task
 
     answering = given(args, Generation)
-    if "stop" in answering:  # a newline is hard to type
-        answering["stop"] = answering["stop"].replace("\\n", "\n")
+    if "end_with" in answering:  # a newline is hard to type
+        answering["end_with"] = answering["end_with"].replace("\\n", "\n")
     run = TextRun(
         model=args.model,
         tasks=tuple(map(read_task, args.tasks)),

@@ -63,8 +63,8 @@ def make_generation(args: argparse.Namespace) -> Generation:
     for name, kinds in (("beam_size", ("beam",)), ("votes", ("vote",)), ("temperature", ("sample", "vote"))):
         if name in answering and decode not in kinds:
             raise SharpenError(f"{flag(Generation, name)} needs --decode {' or '.join(kinds)}")
-    if "stop" in answering:  # a newline is hard to type
-        answering["stop"] = answering["stop"].replace("\\n", "\n")
+    if "end_with" in answering:  # a newline is hard to type
+        answering["end_with"] = answering["end_with"].replace("\\n", "\n")
     return Generation(**{**answering, "seed": own.get("seed", 0)}, adapt=adapt)
 
 

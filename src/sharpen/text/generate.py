@@ -115,7 +115,7 @@ class LanguageModel:
         if not prompts:
             return []
         start = time.perf_counter()
-        policy, prepared = self.model.policy(options.chat, options.stop), self.model.prepare(prompts, options.chat)
+        policy, prepared = self.model.policy(options.chat, options.end_with), self.model.prepare(prompts, options.chat)
         before = self._decoded(policy, prepared, ids, options, key)
         plain = [Answer(i, p, s.text, s) for i, p, s in zip(ids, prompts, before, strict=True)]
         if options.adapt is not None:
@@ -187,7 +187,7 @@ class LanguageModel:
         """How probable each choice is as the whole answer to a prompt, before and after adapting to the prompt."""
         if not choices:
             raise SharpenError(f"prompt {id!r} has no choices; expected one or more")
-        policy, prepared = self.model.policy(options.chat, options.stop), self.model.prepare([prompt], options.chat)
+        policy, prepared = self.model.policy(options.chat, options.end_with), self.model.prepare([prompt], options.chat)
         source = self._ranked(policy, prepared, choices)
         if options.adapt is None:
             return Ranking(source, source, Trace())

@@ -19,8 +19,8 @@ class Generation:
 
     adapt: Adaptation | None = None  # adapt the model to every prompt before answering it
     chat: bool = option(False, "the prompt is a user's message: put it into the model's chat template")
-    stop: str = option(
-        "", "a text of one token that ends an answer in place of the model's end token, such as a newline"
+    end_with: str = option(
+        "", r"a text of one token that ends an answer in place of the model's end token; \n is a newline"
     )
     max_tokens: int = option(64, "the longest answer, and the longest hypothesis while adapting, in tokens", least=1)
     decode: Literal["greedy", "beam", "sample", "vote"] = option(

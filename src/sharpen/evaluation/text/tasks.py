@@ -1,7 +1,7 @@
 """Tasks with known answers: read from JSON lines, or made here from a seed.
 
 A made task has a few hundred items, split into tune (to choose options on) and test (to report). Items differ by their
-numbers, words and names, and no prompt appears twice. A task ends with an instruction, for a model that follows some; or
+numbers, words and names, and no prompt appears twice. A task ends with an instruction, for a model that follows it; or
 it comes after a few answered questions (-shots), for one that only continues, and its answer ends with the line.
 """
 
