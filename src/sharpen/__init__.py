@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from sharpen.speech.longform import Segment
     from sharpen.speech.options import Options
     from sharpen.speech.transcribe import Model, Transcript, load
+    from sharpen.text.generate import Answer, LanguageModel, load_text
+    from sharpen.text.options import Generation
 
 __version__ = "0.1.0"
 __all__ = [
     "METHODS",
     "Adaptation",
+    "Answer",
     "AudioError",
     "Episode",
+    "Generation",
+    "LanguageModel",
     "Method",
     "Model",
     "Options",
@@ -32,6 +37,7 @@ __all__ = [
     "adapt",
     "check_policy",
     "load",
+    "load_text",
 ]
 
 _HOMES = {
@@ -50,6 +56,10 @@ _HOMES = {
     "Model": "sharpen.speech.transcribe",
     "Transcript": "sharpen.speech.transcribe",
     "load": "sharpen.speech.transcribe",
+    "Answer": "sharpen.text.generate",
+    "Generation": "sharpen.text.options",
+    "LanguageModel": "sharpen.text.generate",
+    "load_text": "sharpen.text.generate",
 }
 
 

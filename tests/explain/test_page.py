@@ -20,6 +20,7 @@ from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.answers import Decoded
 from sharpen.speech.files import transcribe_files
+from sharpen.speech.doubts import trust_section
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model
@@ -153,7 +154,7 @@ def test_words_to_doubt_come_with_what_else_they_may_be(explanation):
     )
     text = "".join(word.word for word in words)
     segment = Segment(0, 0, 0.0, 1.0, text, (), 0.0, 0.0, 1.0, 0.0, (), (), words, 0.7, 0.25, "doubt: <why>")
-    page = Page(as_html([replace(explanation, segments=(segment,))]))
+    page = Page(as_html([replace(explanation, more=trust_section([segment]))]))
     shown = "".join(page.text)
     assert "Expected word error rate: 25%" in shown
     assert "unreliable: doubt: <why>" in shown
@@ -368,7 +369,7 @@ def test_a_page_that_fails_leaves_the_earlier_one(tmp_path, explanation, monkeyp
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sharpen.speech.output.os.replace", full)
+    monkeypatch.setattr("sharpen.files.os.replace", full)
     with pytest.raises(SharpenError, match="No space left"):
         write_html(target, [explanation])
     assert target.read_text() == "earlier"

@@ -274,7 +274,7 @@ def test_a_pipe_is_written_to(tmp_path):
 @pytest.mark.parametrize("where", ["/dev/stdout", "/dev/fd/1"])
 @pytest.mark.parametrize("redirected", [True, False])
 def test_standard_output_keeps_what_is_around_it(tmp_path, where, redirected):
-    script = f"from sharpen.speech.output import write_text\nprint('a')\nwrite_text({where!r}, 'page\\n')\nprint('b')"
+    script = f"from sharpen.files import write_text\nprint('a')\nwrite_text({where!r}, 'page\\n')\nprint('b')"
     command = [sys.executable, "-c", script]
     if redirected:
         with (tmp_path / "out").open("wb") as file:

@@ -20,15 +20,17 @@ from sharpen.errors import SharpenError
 
 COMMANDS = {
     "transcribe": "speech to text",
+    "generate": "prompts to answers, with a language model",
     "theory": "bias and variance of every objective, exactly",
     "corpus": "look into a corpus; build corrupted LibriSpeech",
     "evaluate": "run methods over corpora, one row for each utterance",
+    "evaluate-text": "run methods over tasks for language models, one row for each item",
     "report": "tables and figures of runs, beside the paper's numbers",
     "reproduce": "the paper's tables and figures by name",
     "tune": "a small grid of hyper-parameters",
     "bench": "speed, against a straightforward version and the machine's limit",
     "serve": "transcripts over HTTP, for clients of OpenAI's API",
-    "models": "list Whisper weights that are installed, and fetch more",
+    "models": "list weights that are installed, and fetch more",
 }
 
 
@@ -57,13 +59,13 @@ def _parser(command: str | None) -> Parser:
     """The parser of all commands, of which only the one that was asked for has its arguments."""
     parser = Parser(
         prog="sharpen",
-        description="Adapts Whisper to each recording while it transcribes it. Transcripts go to standard output, "
-        "progress and errors to standard error.",
+        description="Adapts a model to each input while it answers it: Whisper to a recording, a language model to a "
+        "prompt. Transcripts and answers go to standard output, progress and errors to standard error.",
     )
     parser.add_argument("--version", action="version", version=f"sharpen {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, meaning in COMMANDS.items():
         sub = commands.add_parser(name, help=meaning)
         if name == command:
-            importlib.import_module(f"sharpen.cli.{name}").arguments(sub)
+            importlib.import_module(f"sharpen.cli.{name.replace('-', '_')}").arguments(sub)
     return parser

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +16,8 @@ from sharpen.explain.alignment import Stretch, stretches
 from sharpen.explain.drawing import LEVELS, curve_svg, level, percent, tree_svg
 from sharpen.files import write_text
 from sharpen.method.trace import Step, Trace
-from sharpen.terminal import pad, width, wrap
+from sharpen.method.tree import HypothesisTree
+from sharpen.terminal import cut, pad, width, wrap
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
@@ -74,8 +75,11 @@ class Explanation:
     more: str = ""  # HTML: a section of the caller's own about the answer
 
 
-def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False) -> str:
-    """A few lines for a terminal of `size` columns; changed words are underlined with ^, and coloured if asked for."""
+def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False, hypotheses: int = 0) -> str:
+    """A few lines for a terminal of `size` columns; changed words are underlined with ^, and coloured if asked for.
+
+    With `hypotheses`, so many of the first and of the last tree are listed, each from where it leaves the one above.
+    """
     x, steps = explanation, explanation.trace.steps
     lines = [f"{x.name} · {_facts(x)}"]
     if x.source.text == x.adapted.text:
@@ -85,6 +89,9 @@ def as_text(explanation: Explanation, *, size: int = 80, colour: bool = False) -
         lines += _aligned(stretches(x.source.text, x.adapted.text), size, colour)
     if steps:
         lines += [_bar("H_tok", [s.H_tok for s in steps]), _bar("H_seq", [s.H_seq for s in steps]), "  " + _work(steps)]
+    if hypotheses:
+        for i, tree in _shown(x):
+            lines += [f"  {_when(i)}:", *_branches(tree, x.tokenizer, size, hypotheses)]
     lines += [f"  {note}" for note in _notes(x)]
     return "\n".join(lines) + "\n"
 
@@ -276,12 +283,38 @@ def _marked(before: str | None, after: str) -> str:
     return "".join(words).strip()
 
 
-def _trees(x: Explanation) -> list[str]:
+def _shown(x: Explanation) -> list[tuple[int, HypothesisTree]]:
+    """The first and the last tree that were kept, with the number of updates before each."""
     shown = [(i, s.tree) for i, s in enumerate(x.trace.steps) if s.tree is not None]
+    return [shown[0], shown[-1]] if len(shown) > 1 else shown
+
+
+def _when(updates: int) -> str:
+    return "before the first update" if updates == 0 else f"after {updates} update{'' if updates == 1 else 's'}"
+
+
+def _branches(tree: HypothesisTree, tokenizer: Spelling, size: int, most: int) -> list[str]:
+    """The most probable texts of a tree, best first; what a text shares with the one above it is a gap."""
+    unique = {y.content: y for y in tree.hypotheses}
+    ranked = sorted(unique.values(), key=lambda y: -y.logprob)
+    lines, above = list[str](), tuple[int, ...]()
+    for y in ranked[:most]:
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(above, y.content, strict=False)))
+        room, same = size - 14, tokenizer.decode(y.content[:shared])
+        gap = min(width(same), room // 2)
+        rest = " ".join(tokenizer.decode(y.content[shared:]).split(" ")).replace("\n", "⏎")
+        shown = cut(rest, room - gap)
+        lines.append(f"  {percent(y.logprob):>10}  {'·' * gap}{shown}{'…' if shown != rest else ''}")
+        above = y.content
+    if len(ranked) > most:
+        lines.append(f"{'':12}and {len(ranked) - most} more")
+    return lines
+
+
+def _trees(x: Explanation) -> list[str]:
     figures = []
-    for i, tree in [shown[0], shown[-1]] if len(shown) > 1 else shown:
-        when = "before the first update" if i == 0 else f"after {i} update{'' if i == 1 else 's'}"
-        title = f"Hypotheses {when}"
+    for i, tree in _shown(x):
+        title = f"Hypotheses {_when(i)}"
         counts: dict[tuple[int, ...], int] = {}
         logprobs = {}
         for y in tree.hypotheses:

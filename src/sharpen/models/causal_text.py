@@ -77,12 +77,19 @@ class CausalText:
             checkpoint.config, checkpoint.tensors, ends=checkpoint.ends, device=device, dtype=dtype
         )
 
-    def policy(self, chat: bool) -> CausalPolicy:
+    def policy(self, chat: bool, end: str = "") -> CausalPolicy:
         """Of several end tokens, one of the template ends a turn."""
+        if end:
+            tokens = self.tokenizer.encode(end)
+            if len(tokens) != 1:
+                raise SharpenError(
+                    f"end_with is {end!r}, which {self.name} writes as {len(tokens)} tokens; expected one"
+                )
+            return self._plain.ending(tokens[0])
         template = self.checkpoint.chat_template
-        for end in self._plain.ends if chat else ():
-            if self.checkpoint.tokenizer.id_to_token(end) in template:
-                return self._plain.ending(end)
+        for token in self._plain.ends if chat else ():
+            if self.checkpoint.tokenizer.id_to_token(token) in template:
+                return self._plain.ending(token)
         return self._plain
 
     def prepare(self, prompts: Sequence[str], chat: bool) -> PreparedText:

@@ -36,8 +36,8 @@ class TextModel(Protocol):
     def quantised(self) -> str:
         """How the weights were quantised before they were read; empty where they were not."""
 
-    def policy(self, chat: bool) -> Policy[Any, Any, Any]:
-        """The model; in a conversation an answer may end with another token than a text."""
+    def policy(self, chat: bool, end: str = "") -> Policy[Any, Any, Any]:
+        """The model; in a conversation an answer may end with another token than a text, or `end` names that token."""
 
     def prepare(self, prompts: Sequence[str], chat: bool) -> Prepared:
         """Prompts made ready: as they are, or as a user's turn in a conversation."""

@@ -1,0 +1,193 @@
+"""`sharpen generate`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from sharpen.cli.flags import add_options, flag, given
+from sharpen.cli.values import DONE, FAILED, threads
+from sharpen.errors import SharpenError, reason
+from sharpen.method.adaptation import Adaptation, applies
+from sharpen.speech.presets import Dtype, default_device
+from sharpen.terminal import progress
+from sharpen.text.options import Generation
+
+if TYPE_CHECKING:
+    from sharpen.explain.page import Explanation
+    from sharpen.method.trace import Step
+    from sharpen.text.generate import Answer, LanguageModel
+    from sharpen.text.prompts import AnswerFile, Prompt
+
+MODEL = "a Hugging Face directory or id, a GGUF or llama2.c file, or stories15M or smollm2-135m (default: smollm2-135m)"
+PAGE = "generate.html"
+SHOWN = 5  # hypotheses of a tree in the terminal
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Answers prompts with a language model that adapts to each of them. Answers go to standard output."
+    )
+    parser.set_defaults(run=_generate)
+    add = parser.add_argument
+    add("--model", default="smollm2-135m", help=MODEL)
+    add("--prompt", "-p", action="append", default=[], metavar="TEXT|@FILE|-",
+        help="a prompt, the content of a file, or standard input; may be given several times")  # fmt: skip
+    add("--input", metavar="FILE", help='prompts, one JSON object with "prompt" (and "id") on each line')
+    add("--output", metavar="FILE", help="answers, one JSON object on each line; a stopped run continues there")
+    group = parser.add_argument_group("adaptation")
+    add_options(group, Adaptation(), defaults={"method": "source: nothing adapts"})
+    group.add_argument("--page", metavar="FILE", default=PAGE, help=f"the page that --explain writes (default: {PAGE})")
+    add_options(parser.add_argument_group("answer"), Generation(), skip=("seed",))
+    group = parser.add_argument_group("machine")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto, which never takes mps)")
+    group.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="of the weights (default: float32)")
+    group.add_argument("--threads", type=threads, metavar="N", help="CPU threads (default: torch's choice)")
+    add("--quiet", "-q", action="store_true", help="no progress bar")
+
+
+def make_generation(args: argparse.Namespace) -> Generation:
+    """What the command line asks for; refuses flags that its method does not use."""
+    own, answering = given(args, Adaptation), given(args, Generation)
+    adapt = Adaptation(**{"method": "source", **own})
+    adapts = adapt.row.search is not None
+    unused = [flag(Adaptation, name) for name in own if name != "seed" and not (adapts or applies(name, adapt.row))]
+    if unused:
+        need = "needs" if len(unused) == 1 else "need"
+        raise SharpenError(f"{', '.join(unused)} {need} an adapting method, e.g. --method em-tok-b")
+    decode = answering.get("decode", "greedy")
+    for name, kinds in (("beam_size", ("beam",)), ("votes", ("vote",)), ("temperature", ("sample", "vote"))):
+        if name in answering and decode not in kinds:
+            raise SharpenError(f"{flag(Generation, name)} needs --decode {' or '.join(kinds)}")
+    if "end_with" in answering:  # a newline is hard to type
+        answering["end_with"] = answering["end_with"].replace("\\n", "\n")
+    return Generation(**{**answering, "seed": own.get("seed", 0)}, adapt=adapt)
+
+
+def _generate(args: argparse.Namespace) -> int:
+    options = make_generation(args)
+    if args.input and args.prompt:
+        raise SharpenError("--prompt and --input contradict each other: give only one")
+    if args.output and not args.input:
+        raise SharpenError("--output needs --input; a --prompt is answered on standard output")
+    explain = options.adapt is not None and options.adapt.explain
+    from sharpen.text.prompts import AnswerFile, Prompt, read_prompts
+
+    if args.input:
+        lines = sys.stdin.read().splitlines() if args.input == "-" else None
+        prompts = read_prompts("standard input" if args.input == "-" else args.input, lines)
+    else:
+        prompts = [Prompt(_name(word, n), _content(word)) for n, word in enumerate(args.prompt, 1)]
+    if not prompts:
+        raise SharpenError("nothing to answer: give --prompt TEXT, --prompt @FILE, --prompt - or --input FILE")
+    if explain:
+        from sharpen.files import check_writable
+
+        check_writable(args.page)
+    with ExitStack() as stack:
+        file = stack.enter_context(AnswerFile(args.output, args.model, options)) if args.output else None
+        left = prompts if file is None else file.missing(prompts)
+        if not left:
+            print(f"{args.output}: all {len(prompts)} prompts are answered", file=sys.stderr)
+            return DONE
+        import torch  # only now: a mistake on the command line is reported at once
+
+        from sharpen.text.generate import load_text
+
+        if args.threads:
+            torch.set_num_threads(args.threads)
+        device = default_device() if args.device == "auto" else args.device
+        model = load_text(args.model, device=device, dtype=args.dtype)
+        return _Report(args, options, model, file, len(left)).run(left)
+
+
+class _Report:
+    """Prints or writes answers as they come, and lists at the end what failed."""
+
+    def __init__(
+        self, args: argparse.Namespace, options: Generation, model: LanguageModel, file: AnswerFile | None, count: int
+    ) -> None:
+        self.args, self.options, self.model, self.file, self.count = args, options, model, file, count
+        self.steps = options.adapt.steps if options.adapt else 0
+        self.bar = progress(count, "prompts", quiet=args.quiet)
+        self.explanations: list[Explanation] = []
+        self.failures = 0
+
+    def run(self, prompts: Sequence[Prompt]) -> int:
+        if self.model.model.quantised:
+            self._note(f"weights were {self.model.model.quantised}: results differ slightly from the original")
+        size = self.options.batch_size
+        with self.bar:
+            for start in range(0, len(prompts), size):
+                for prompt, answer in self._answers(prompts[start : start + size]):
+                    if isinstance(answer, Exception):
+                        self.failures += 1
+                        self._note(f"{prompt.id}: {reason(answer)}")
+                    else:
+                        self._take(answer)
+                    self.bar.update(1)
+        if self.explanations:
+            from sharpen.explain.page import write_html
+
+            print(f"sharpen: {write_html(self.args.page, self.explanations)} shows it as a page", file=sys.stderr)
+        return FAILED if self.failures else DONE
+
+    def _answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, Answer | Exception]]:
+        """The answers of a batch; where it fails, each prompt is tried alone."""
+        try:
+            texts, ids = [p.text for p in prompts], [p.id for p in prompts]
+            yield from zip(prompts, self.model.answer(texts, ids, self.options, self._on_step), strict=True)
+        except (SharpenError, RuntimeError, MemoryError) as error:
+            if len(prompts) == 1:
+                yield prompts[0], error
+                return
+            for prompt in prompts:
+                yield from self._answers([prompt])
+
+    def _take(self, answer: Answer) -> None:
+        if self.file is not None:
+            self.file.add(answer)
+        else:
+            if self.count > 1:
+                self.bar.write(f"==> {answer.id} <==", sys.stdout)
+            self.bar.write(answer.text, sys.stdout)
+        if answer.refused:
+            self._note(f"{answer.id}: the source's answer is kept: {answer.refused}")
+        if not answer.finished and self.file is None:
+            self._note(f"{answer.id}: cut after {self.options.max_tokens} tokens; --max-tokens allows more")
+        if self.options.adapt is not None and self.options.adapt.explain:
+            from sharpen.explain.page import as_text
+
+            explanation = self.model.explanation(answer, self.options)
+            self.explanations.append(explanation)
+            self.bar.write(as_text(explanation, colour=sys.stderr.isatty(), hypotheses=SHOWN))
+
+    def _on_step(self, number: int, steps: Mapping[int, Step]) -> None:
+        entropy = sum(step.H_tok for step in steps.values()) / len(steps)
+        self.bar.set_text(f"step {number}/{self.steps}, entropy {entropy:.2f}")
+
+    def _note(self, message: str) -> None:
+        self.bar.write(f"sharpen: {message}")
+
+
+def _name(word: str, number: int) -> str:
+    if word.startswith("@"):
+        return Path(word[1:]).name
+    return "standard input" if word == "-" else f"prompt {number}"
+
+
+def _content(word: str) -> Any:
+    """The prompt that a word of the command line stands for; the newline that ends a file is not part of it."""
+    if word != "-" and not word.startswith("@"):
+        return word
+    try:
+        text = sys.stdin.read() if word == "-" else Path(word[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SharpenError(f"cannot read {word[1:]}: {error}; --prompt TEXT takes the text itself") from error
+    if not text.strip():
+        raise SharpenError(f"the prompt from {'standard input' if word == '-' else word[1:]} is empty")
+    return text.removesuffix("\n")

@@ -1,0 +1,1 @@
+"""Language models on tasks with known answers."""

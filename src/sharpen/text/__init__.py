@@ -1,0 +1,1 @@
+"""Prompts in, answers out."""

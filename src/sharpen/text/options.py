@@ -1,0 +1,46 @@
+"""How to answer a prompt: the options of a generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sharpen.errors import SharpenError
+from sharpen.method.adaptation import Adaptation
+from sharpen.method.objectives import Method
+from sharpen.options import option, validate
+
+WIDTH = 5  # of a beam search that no method asks for
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How to answer. `adapt` is the only field that is not an option: its own fields are."""
+
+    adapt: Adaptation | None = None  # adapt the model to every prompt before answering it
+    chat: bool = option(False, "the prompt is a user's message: put it into the model's chat template")
+    end_with: str = option(
+        "", r"a text of one token that ends an answer in place of the model's end token; \n is a newline"
+    )
+    max_tokens: int = option(64, "the longest answer, and the longest hypothesis while adapting, in tokens", least=1)
+    decode: Literal["greedy", "beam", "sample", "vote"] = option(
+        "greedy", "search for the answer, adapted or not; vote takes the most frequent of several samples"
+    )
+    beam_size: int = option(WIDTH, "width of --decode beam; the method beam is as wide as --samples", least=1)
+    votes: int = option(16, "samples of --decode vote", least=1)
+    temperature: float = option(1.0, "of --decode sample and vote", above=0)
+    batch_size: int = option(1, "prompts side by side", least=1, role="machine")
+    seed: int = option(0, "seed of every random draw")
+
+    def __post_init__(self) -> None:
+        given: Any = self.adapt
+        adapt = Adaptation(method=given) if isinstance(given, str | Method) else given
+        if not isinstance(adapt, Adaptation | None):
+            raise SharpenError(f"adapt is {adapt!r}; expected a method's name or a sharpen.Adaptation")
+        validate(self)
+        if adapt is not None and adapt.row.search is None:  # source and beam are ways to decode
+            if adapt.row.decode == "beam":
+                object.__setattr__(self, "decode", "beam")
+                object.__setattr__(self, "beam_size", adapt.samples)
+            adapt = None
+        object.__setattr__(self, "adapt", adapt)
