@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Job:
         if decoded.is_speech:  # music or noise at the start must not decide the language
             self.language = self.language or decoded.language
         if decoded.adaptation is not None:
-            self.adapted.append((self.done, decoded.adaptation))
+            self.adapted.append((self.done, replace(decoded.adaptation, tree=None)))  # trees would pile up
         tokenizer, rate = self.speech.tokenizer, self.audio.sampling_rate
         duration = len(window.samples) / rate
         last = self.position + len(window.samples) == len(self.audio.samples)
