@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
+from zlib import crc32
 
 from sharpen.method.tree import HypothesisTree
 from sharpen.terminal import cut, width
@@ -103,6 +104,7 @@ class _Layout:
     x: list[float]  # start of the column of each depth, and the end of the last
     unit: float  # width of one hypothesis
     decode: Decode
+    keys: dict[int, int]  # of each prefix a number that it has in every tree
 
     def middle(self, b: Branch) -> float:
         return self.tops[self.rows[b]] + b.count * self.unit / 2
@@ -120,7 +122,7 @@ def tree_svg(tree: HypothesisTree, decode: Decode, title: str) -> str:
     tops = [ROW]
     for r in range(len(thickest)):
         tops.append(tops[-1] + thickest[r] + ROW)
-    at = _Layout(leaving, rows, tops, _columns(leaving, unit, decode), unit, decode)
+    at = _Layout(leaving, rows, tops, _columns(leaving, unit, decode), unit, decode, _keys(leaving))
     w, h = at.x[-1] + MARGIN, tops[-1] - ROW + 8
     body = [_path(at, b) for b in drawn]
     body += [_end(at, b) for b in drawn if b.child is None]
@@ -136,6 +138,19 @@ def tree_svg(tree: HypothesisTree, decode: Decode, title: str) -> str:
         f'viewBox="0 0 {w:.0f} {h:.0f}"><title>{escape(title)}</title><desc>{escape(about)}</desc>'
         f"{''.join(body)}</svg>"
     )
+
+
+def _key(prefix: int, token: int) -> int:
+    return crc32(token.to_bytes(4, "little"), prefix)
+
+
+def _keys(leaving: dict[int, list[Branch]]) -> dict[int, int]:
+    """A page that shows one tree after the other knows by them which branches are the same."""
+    keys = {0: 0}
+    for b in sorted((b for bs in leaving.values() for b in bs), key=lambda b: b.depth):
+        if b.child is not None:
+            keys[b.child] = _key(keys[b.node], b.token)
+    return keys
 
 
 def _rows(leaving: dict[int, list[Branch]]) -> dict[Branch, int]:
@@ -204,7 +219,8 @@ def _path(at: _Layout, b: Branch) -> str:
     facts += [f"probability {percent(b.logprob)}"] if percent(b.logprob) else []
     facts += [] if math.isnan(b.entropy) else [f"entropy {b.entropy:.2f} nats"]
     return (
-        f'<path class="b {level(b.entropy)}" d="{d}" stroke-width="{b.count * at.unit:.3g}">'
+        f'<path class="b {level(b.entropy)}" data-key="{_key(at.keys[b.node], b.token):x}" d="{d}" '
+        f'stroke-width="{b.count * at.unit:.3g}">'
         f"<title>{escape(' · '.join(facts))}</title></path>"
     )
 

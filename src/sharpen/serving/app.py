@@ -25,6 +25,7 @@ from sharpen.serving.contract import OWN_FIELDS, Ask, unknown_model
 from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Finished, Told, sse
 from sharpen.serving.form import Form, discard, read_form
+from sharpen.serving.page import Page, wants_page
 from sharpen.serving.responses import MEDIA_TYPES, Stream, summary_header, transcript
 from sharpen.serving.service import VANISHED, Following, RequestOutcome, Service
 from sharpen.speech.decoding import initial_context
@@ -55,6 +56,7 @@ def make_app(service: Service, origins: tuple[str, ...] = ()) -> ASGIApp:
             Route("/health/ready", routes.health),
             Route("/metrics", routes.metrics),
             Route("/", routes.index),
+            Route("/assets/{name}", routes.page.asset),
         ],
         middleware=cors if origins else [],
         exception_handlers={ApiError: _refused, HTTPException: _no_route, ClientDisconnect: _gone, Exception: _broke},
@@ -106,7 +108,7 @@ async def _broke(request: Request, error: Exception) -> Response:
 
 class _Routes:
     def __init__(self, service: Service) -> None:
-        self.service = service
+        self.service, self.page = service, Page()
 
     async def transcribe(self, request: Request) -> Response:
         return await self._answer(request, "transcribe")
@@ -143,8 +145,10 @@ class _Routes:
         return PlainTextResponse(self.service.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
     async def index(self, request: Request) -> Response:
+        if wants_page(request):
+            return self.page.index(request)
         paths = ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/models", "/health", "/metrics"]
-        return json_response({"name": "sharpen", "version": __version__, "paths": paths})
+        return json_response({"name": "sharpen", "version": __version__, "paths": paths}, headers={"vary": "accept"})
 
     def _check_key(self, request: Request) -> None:
         self.service.keys.check(request.headers.get("authorization", ""))
@@ -155,6 +159,7 @@ class _Routes:
             "model": service.names[0],
             "fields": OWN_FIELDS,
             "effort": service.effort,
+            "languages": service.languages,
             "max_steps": service.limits.max_steps,
             "max_samples": service.limits.max_samples,
             "max_deadline": service.limits.max_deadline,

@@ -27,7 +27,7 @@ from sharpen.serving.events import SourceTold, StepTold
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.metrics import Metrics
 from sharpen.serving.ticket import LATE, Row, Ticket, answer_key, cheapest, source_key
-from sharpen.speech.answers import Decoded
+from sharpen.speech.answers import Decoded, text_tree
 from sharpen.speech.decoding import (
     SourcePass,
     Window,
@@ -218,7 +218,9 @@ class EpisodeBatch:
             decoded = attempt.result.results[0]
             if ticket.explain:
                 seconds = len(window.samples) / self.speech.sampling_rate
-                ticket.send(SourceTold(round(ticket.job.done, 3), round(seconds, 3), decoded))
+                (tree,) = attempt.result.trees
+                beams = None if tree is None else text_tree(self.speech, tree, options.beam_size)
+                ticket.send(SourceTold(round(ticket.job.done, 3), round(seconds, 3), decoded, beams))
             if options.adapt is None or not decoded.is_speech:
                 self._accept(ticket, attempt.result, decoded, why)
             else:

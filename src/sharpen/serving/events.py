@@ -12,6 +12,7 @@ from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import TokenText
 from sharpen.serving.errors import ApiError
 from sharpen.speech.answers import Decoded
+from sharpen.speech.drawing import level
 from sharpen.speech.longform import Segment
 from sharpen.speech.writers import number
 
@@ -35,6 +36,7 @@ class SourceTold:
     start: float
     seconds: float
     decoded: Decoded
+    tree: HypothesisTree | None = None  # the hypotheses of its search, without timestamps
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class WindowTold:
     segments: tuple[Segment, ...]
     source: str  # the source's text
     adapted: str  # the adapted model's text, also where the guard refused it; empty where nothing adapted
+    tree: HypothesisTree | None = None  # the hypotheses of the adapted model's search, without timestamps
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,12 @@ def tree_data(tree: HypothesisTree, tokenizer: TokenText) -> dict[str, Any]:
 def _tokens(decoded: Decoded, tokenizer: TokenText) -> list[dict[str, Any]]:
     rows = zip(decoded.tokens, decoded.logprobs, decoded.entropies, strict=True)
     return [
-        {"text": _token_text(token, tokenizer), "logprob": number(logprob), "entropy": number(entropy)}
+        {
+            "text": _token_text(token, tokenizer),
+            "logprob": number(logprob),
+            "entropy": number(entropy),
+            "level": level(entropy),
+        }
         for token, logprob, entropy in rows
         if tokenizer.is_text(token)
     ]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sharpen.models.languages import LANGUAGES
 from sharpen.models.speech import TokenText
 from sharpen.serving.contract import Ask
 from sharpen.serving.events import DONE, Deltas, Finished, Told, WindowTold, as_data, explained, logprobs, sse
+from sharpen.serving.pictures import Pictures
 from sharpen.speech.longform import Segment
 from sharpen.speech.subtitles import Subtitles
 from sharpen.speech.writers import WRITERS, as_dict
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}  # the others are JSON
+FILES = ("txt", "srt", "vtt", "json")  # that a page offers
 SEGMENT_FIELDS = ("id", "seek", "start", "end", "text", "tokens", "temperature", "avg_logprob", "compression_ratio",
                   "no_speech_prob")  # fmt: skip
 FRAMES_PER_SECOND = 50  # of Whisper's encoder: what usage counts as tokens of audio
@@ -24,7 +28,7 @@ def transcript(result: Finished, ask: Ask, tokenizer: TokenText) -> str | dict[s
     if ask.response_format == "text":
         return result.text + "\n"
     if ask.response_format in ("srt", "vtt"):
-        return subtitles(result, ask.response_format)
+        return written(result, ask.response_format)
     usage = {"type": "duration", "seconds": round(result.duration, 3)}
     listed = {"logprobs": logprobs(result.segments, tokenizer)} if ask.logprobs else {}
     if ask.response_format == "json":
@@ -48,12 +52,13 @@ def verbose(result: Finished, ask: Ask) -> dict[str, Any]:
     return found
 
 
-def subtitles(result: Finished, kind: str) -> str:
+def written(result: Finished, kind: str, meta: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The content of a transcript file; `meta` is for JSON."""
     file, writer = io.StringIO(), WRITERS[kind](Subtitles())
     writer.start(file)
     for segment in result.segments:
         writer.add(file, segment)
-    writer.finish(file, result.text, {})
+    writer.finish(file, result.text, meta)
     return file.getvalue()
 
 
@@ -84,17 +89,24 @@ class Stream:
 
     def __init__(self, ask: Ask, tokenizer: TokenText, prompt_tokens: int) -> None:
         self.ask, self.tokenizer, self.prompt_tokens = ask, tokenizer, prompt_tokens
-        self._deltas = Deltas()
+        self._deltas, self._pictures = Deltas(), Pictures(tokenizer)
 
     def told(self, event: Told) -> list[bytes]:
         """What a client is sent when that happens."""
         own = explained(event, self.tokenizer) if self.ask.explain else None
-        found = [own] if own else []
+        found = [{**own, **self._pictures.of(event)}] if own else []
         if isinstance(event, WindowTold):
             found += self._delta(event.segments)
         elif isinstance(event, Finished):
-            return [sse(self._done(event)), DONE]
+            files = [sse(self._files(event))] if self.ask.explain else []
+            return [*files, sse(self._done(event)), DONE]
         return [sse(one) for one in found]
+
+    def _files(self, result: Finished) -> dict[str, Any]:
+        """The transcript as `sharpen transcribe` would write it to files."""
+        meta = {"language": result.language, "duration": round(result.duration, 3)}
+        meta |= {"adaptation": adaptation(result, self.ask)}
+        return {"type": "sharpen.files", **{kind: written(result, kind, meta) for kind in FILES}}
 
     def _delta(self, segments: tuple[Segment, ...]) -> list[dict[str, Any]]:
         if not segments:
@@ -107,7 +119,7 @@ class Stream:
         if self.ask.response_format == "verbose_json":
             extra = verbose(result, self.ask)
         elif self.ask.response_format in ("srt", "vtt"):
-            extra = {self.ask.response_format: subtitles(result, self.ask.response_format)}
+            extra = {self.ask.response_format: written(result, self.ask.response_format)}
         if self.ask.logprobs:
             extra["logprobs"] = logprobs(result.segments, self.tokenizer)
         return {

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sharpen.errors import SharpenError
+from sharpen.models.languages import LANGUAGES
 from sharpen.models.speech import SpeechModel
 from sharpen.serving.batch import EpisodeBatch
 from sharpen.serving.contract import Ask, parse
@@ -85,6 +86,18 @@ class Service:
     @property
     def speech(self) -> SpeechModel:
         return self.model.speech
+
+    @property
+    def languages(self) -> list[str]:
+        """The codes of the languages that a request may name."""
+        return [code for code in LANGUAGES if self._knows(code)]
+
+    def _knows(self, language: str) -> bool:
+        try:
+            self.speech.check(language, "transcribe")
+        except SharpenError:
+            return False
+        return True
 
     async def start(self) -> None:
         await self.media.start()

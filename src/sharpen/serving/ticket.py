@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Failed, Finished, Told, WindowReport, WindowTold
-from sharpen.speech.answers import Decoded
+from sharpen.speech.answers import Decoded, text_tree
 from sharpen.speech.decoding import SourcePass, Window
+from sharpen.speech.longform import segments
 from sharpen.speech.options import WIDTH, Options
 from sharpen.speech.transcribe import Job
 
+MANY = 64  # hypotheses, more than any search finds
 LATE = "deadline: greedy search, nothing adapts"
 
 
@@ -52,9 +54,15 @@ class Ticket:
         report = WindowReport(round(start, 3), round(seconds, 3), answer, steps, reason, how.refused if how else "")
         made = self.job.accept(window, decoded)
         self.reports.append(report)
-        source, other = (how.source.text, how.result.text if steps else "") if how else (decoded.text, "")
-        self.send(WindowTold(report, tuple(made), source, other))
+        source = self._used(how.source if how else decoded, self.job.done - start)
+        other = self._used(how.result, self.job.done - start) if how and steps else ""
+        tree = text_tree(self.job.speech, how.tree, MANY) if self.explain and how and how.tree else None
+        self.send(WindowTold(report, tuple(made), source, other, tree))
         return self.job.finished
+
+    def _used(self, decoded: Decoded, seconds: float) -> str:
+        """The text of so many seconds of the window: the next one transcribes what comes after them."""
+        return "".join(part.text for part in segments(self.job.speech.tokenizer, decoded, 0.0, seconds)).strip()
 
     def finish(self, complete: bool = True) -> None:
         """Tells that the recording is done, as far as it got."""

@@ -44,6 +44,7 @@ class Adapted:
     result: Decoded  # by the adapted model
     trace: Trace
     refused: str  # why the guard returned the source's transcript; empty where the adapted one stands
+    tree: HypothesisTree | None = field(default=None, repr=False)  # what the adapted model's search found
 
 
 def answer(
@@ -130,7 +131,7 @@ def adapted_answer(
     refused = guard.check(before.text, result.text) if options.adapt.guard else ""
     if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
         refused = "the adapted model produced NaN; lower --lr"
-    how = Adapted(before, result, _without_trees(trace, options.adapt.explain), refused)
+    how = Adapted(before, result, _without_trees(trace, options.adapt.explain), refused, tree)
     return replace(before if refused else result, is_speech=True, adaptation=how)
 
 
@@ -142,19 +143,20 @@ def _without_trees(trace: Trace, explain: bool) -> Trace:
 
 
 def text_tree(speech: SpeechModel, tree: HypothesisTree, most: int) -> HypothesisTree:
-    """The best hypotheses without timestamps, each text once, with the entropies of the nodes before text tokens."""
+    """The best hypotheses without timestamps, each text once, with what the search saw at their text tokens."""
     text_only, seen = HypothesisTree(), set[tuple[int, ...]]()
     for y in tree.hypotheses:
-        kept = [(t, n) for t, n in zip(y.tokens, y.nodes, strict=True) if speech.tokenizer.time(t) is None]
-        tokens = tuple(token for token, _ in kept)
+        seen_at = zip(y.tokens, y.nodes, y.logprobs, strict=True)
+        kept = [(t, n, logprob) for t, n, logprob in seen_at if speech.tokenizer.time(t) is None]
+        tokens = tuple(token for token, *_ in kept)
         if not kept or tokens in seen or len(seen) == most:
             continue
         seen.add(tokens)
         node = 0
-        for i, (token, old) in enumerate(kept):
+        for i, (token, old, logprob) in enumerate(kept):
             text_only.entropies[node] = tree.entropies[old]
             if i == len(kept) - 1:
-                text_only.hypotheses.append(text_only.close(node, token, math.nan, finished=y.finished))
+                text_only.hypotheses.append(text_only.close(node, token, logprob, finished=y.finished))
             else:
-                node = text_only.child(node, token)
+                node = text_only.child(node, token, logprob)
     return text_only

@@ -94,7 +94,7 @@ class Job:
         if decoded.is_speech:  # music or noise at the start must not decide the language
             self.language = self.language or decoded.language
         if decoded.adaptation is not None:
-            self.adapted.append((self.done, decoded.adaptation))
+            self.adapted.append((self.done, replace(decoded.adaptation, tree=None)))  # trees would pile up
         tokenizer, rate = self.speech.tokenizer, self.audio.sampling_rate
         duration = len(window.samples) / rate
         stop = self._stop(self.position)
