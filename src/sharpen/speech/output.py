@@ -12,7 +12,7 @@ import re
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -138,6 +138,14 @@ def _numbered(stems: Mapping[str, str]) -> dict[str, str]:
         taken.add(free.casefold())
         result[given] = free
     return result
+
+
+def check_resume(formats: Sequence[str], explain: bool) -> None:
+    """Refuses what a resumed transcription could not write."""
+    if not formats:
+        raise SharpenError("--resume is for transcripts in files: add --output-dir or --output-format")
+    if explain:
+        raise SharpenError("--resume does not keep the hypotheses that --explain shows; leave one of them out")
 
 
 def _behind_links(path: Path) -> Path:
