@@ -134,7 +134,7 @@ def test_where_nobody_speaks_nothing_is_decoded(tiny, monkeypatch):
 
 
 def test_parameters_reach_the_detector(tiny):
-    recording = np.concatenate([FERRY, hiss(1.5), LETTER])
+    recording = np.concatenate([FERRY, hiss(0.8), LETTER])
     job = tiny.job(recording, Options(vad_filter=True))
     assert len(job.window().samples) > len(recording) - 16000
     job = tiny.job(recording, Options(vad_filter=True, vad_parameters={"min_silence_duration_ms": 500}))
