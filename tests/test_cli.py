@@ -16,8 +16,10 @@ from speechlike import EXAMPLES, manifest
 from sharpen.cli import COMMANDS, _parser, interrupt, main, transcribe
 from sharpen.cli.machine import device_and_dtype
 from sharpen.cli.runs import run_from
+from sharpen.errors import SharpenError
 from sharpen.speech.audio import read_audio
 from sharpen.speech.noise import corruption
+from sharpen.speech.options import VadParameters
 
 CLIPS = [row["path"] for row in manifest(EXAMPLES)]
 SHARPEN = [sys.executable, "-m", "sharpen"]
@@ -377,6 +379,32 @@ def test_flags_of_whisper_and_of_before():
         "evaluate", "c", "--out", "x", "--methods", "source,em-tok", "--steps-at", "1,3", "--seeds", "0,1"
     )
     assert (evaluated.method, evaluated.steps, evaluated.seed) == (["source", "em-tok"], [1, 3], [0, 1])
+
+
+def test_flags_of_voice_activity():
+    def options(*arguments):
+        return transcribe.make_options(parse("transcribe", "f.wav", *arguments))
+
+    assert options().needs_voice is False
+    assert (options("--vad").vad_filter, options("--vad_filter", "True").vad_filter) == (True, True)
+    set_up = options("--vad", "--vad-threshold", 0.3, "--vad_max_speech_duration_s", 20, "--vad-speech-pad-ms", 100)
+    assert set_up.vad_parameters == VadParameters(threshold=0.3, max_speech_duration_s=20, speech_pad_ms=100)
+    assert options("--chunk", "vad", "--vad-threshold", 0.3).vad_parameters.threshold == 0.3
+    with pytest.raises(SharpenError, match="--vad-threshold, --vad-speech-pad-ms need --vad or --chunk vad"):
+        options("--vad-threshold", 0.3, "--vad-speech-pad-ms", 100)
+
+
+def test_the_extra_is_named_before_anything_is_decoded():
+    code = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'silero_vad' else find(name, *rest)\n"
+        "from sharpen.cli import main\n"
+        f"sys.exit(main(['transcribe', {str(CLIPS[0])!r}, '--model', 'tiny.en', '--vad']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'sharpen[vad]'" in done.stderr
 
 
 def test_the_device_has_one_default_and_rows_record_what_it_stands_for(monkeypatch):

@@ -41,3 +41,12 @@ def test_without_a_limit_nothing_is_counted():
     pool.earn([10.0], 1.0)
     pool.spend(100.0)
     assert pool.left is None
+
+
+def test_windows_of_one_recording_share_what_it_has():
+    one = Allowance(per_audio=1.0)
+    pool = Pool([one, one])
+    pool.earn([10.0, 5.0], plain=1.0)
+    assert pool.left == 15.0
+    pool.spend(4.0)
+    assert pool.left == pytest.approx(11.0)

@@ -60,16 +60,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="files to write: txt, srt, vtt, tsv, json or all (default: all with --output-dir, else none)")  # fmt: skip
     add("--output-dir", "-o", metavar="DIR", help="where to write them (default: here)")
     add_options(group, Subtitles())
+    add("--resume", action="store_true",
+        help="keep what is finished of a recording on disk, and continue an interrupted run there")  # fmt: skip
     add("--quiet", "-q", action="store_true", help="no progress bar")
     machine.add_machine(parser.add_argument_group("machine"), preset=None)
 
 
 def _transcribe(args: argparse.Namespace) -> int:
+    from sharpen.speech.output import check_resume
     from sharpen.speech.writers import parse_formats
 
     formats = parse_formats(args.output_format or "all") if args.output_format or args.output_dir else []
     options, subtitles = make_options(args), Subtitles(**given(args, Subtitles))
     subtitles.check(options.word_timestamps, formats)
+    if args.resume:
+        check_resume(formats, explain=options.adapt is not None and options.adapt.explain)
     from sharpen.models.weights.load import find_ahead
 
     checkpoint = find_ahead(args.model)  # a thread verifies it while torch is imported
@@ -89,7 +94,7 @@ def _transcribe(args: argparse.Namespace) -> int:
     model.check(options)
     report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
     folder = args.output_dir or "."
-    events = transcribe_files(model, args.files, options, folder, formats, report.on_step, subtitles)
+    events = transcribe_files(model, args.files, options, folder, formats, report.on_step, subtitles, args.resume)
     return report.run(events)
 
 

@@ -55,9 +55,9 @@ class Pool:
 
     @property
     def left(self) -> float | None:
-        """Seconds; None where some window has no limit."""
-        known = [one.left for one in self.allowances if one is not None]
-        return sum(known) if known and len(known) == len(self.allowances) else None
+        """Seconds; None where some window has no limit. Windows of one recording share one allowance."""
+        known = {id(one): one.left for one in self.allowances if one is not None}
+        return sum(known.values()) if known and None not in self.allowances else None
 
     def spend(self, seconds: float) -> None:
         for one in self.allowances:

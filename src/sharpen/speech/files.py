@@ -18,7 +18,8 @@ from sharpen.speech.confidence import WindowReadings, trust
 from sharpen.speech.doubts import trust_section
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
-from sharpen.speech.output import STDIN, TranscriptFiles, plan_outputs
+from sharpen.speech.output import STDIN, TranscriptFiles, check_resume, plan_outputs
+from sharpen.speech.resume import SUFFIX, ResumeFile, adapted_row
 from sharpen.speech.subtitles import Subtitles
 from sharpen.speech.transcribe import Job, Model, run
 from sharpen.speech.writers import as_trust, number
@@ -43,6 +44,7 @@ class _OpenRecording:
     source: str
     files: TranscriptFiles | None
     page: Path | None  # where to explain what adaptation changed
+    resume: ResumeFile | None = None
     done: float = 0.0
 
 
@@ -54,13 +56,17 @@ def transcribe_files(
     formats: Sequence[str] = (),
     on_step: StepCallback | None = None,
     subtitles: Subtitles | None = None,
+    resume: bool = False,
 ) -> Iterator[Event]:
     """Transcribes each source and writes its files as segments come. "-" is standard input.
 
     A recording's files get their final names when it is complete. Closing the iterator early, or an exception inside
-    it, keeps complete files and removes partial ones. `subtitles` say how srt and vtt show words.
+    it, keeps complete files and removes partial ones. `subtitles` say how srt and vtt show words. With `resume` what is
+    finished of a recording is also kept beside its files (speech/resume.py), and a later call with it continues there.
     """
     (subtitles or Subtitles()).check(options.word_timestamps, formats)
+    if resume:
+        check_resume(formats, explain=options.adapt is not None and options.adapt.explain)
     stems = plan_outputs(sources)
     pending: list[Event] = []
     open_jobs: dict[Job, _OpenRecording] = {}
@@ -74,15 +80,22 @@ def transcribe_files(
                     audio = open_audio(sys.stdin.buffer if source == STDIN else source, sampling_rate=rate)
                     job = model.job(audio, options)
                     files = TranscriptFiles(output_dir, stems[source], formats, subtitles) if formats else None
+                    side = ResumeFile(Path(output_dir) / (stems[source] + SUFFIX), job) if resume else None
+                    if side is not None:
+                        stack.callback(side.close)
                     if files is not None:
                         stack.enter_context(files)
+                        for segment in job.segments:
+                            files.add(segment)
                 except Exception as error:  # one unreadable file must not stop the others
                     pending.append(Event(source, "failed", 0.0, reason=reason(error)))
                     continue
                 explain = options.adapt is not None and options.adapt.explain
                 page = Path(output_dir) / f"{stems[source]}.html" if explain else None
-                open_jobs[job] = _OpenRecording(source, files, page)
+                open_jobs[job] = _OpenRecording(source, files, page, side, job.done if job.segments else 0.0)
                 pending.append(Event(source, "opened", job.audio.duration))
+                if job.segments:
+                    pending.append(Event(source, "window", job.done, tuple(job.segments)))
                 yield job
 
         def failed(job: Job, error: Exception) -> None:
@@ -106,8 +119,12 @@ def _advance(job: Job, new: Sequence[Segment], state: _OpenRecording) -> Iterato
         if state.files is not None:
             for segment in new:
                 state.files.add(segment)
+            if state.resume is not None:
+                state.resume.add(job, new)
             if job.finished:
-                state.files.finish(_meta(job))
+                state.files.finish(_meta(job, state.resume))
+                if state.resume is not None:
+                    state.resume.remove()
     except Exception as error:
         job.cancel()
         if state.files is not None:
@@ -165,8 +182,8 @@ def explanations(job: Job) -> list[Explanation]:
     ]
 
 
-def _meta(job: Job) -> dict[str, Any]:
-    """The fields of the JSON file besides text and segments."""
+def _meta(job: Job, resumed: ResumeFile | None = None) -> dict[str, Any]:
+    """The fields of the JSON file besides text and segments; a resumed transcription has windows of earlier runs."""
     meta: dict[str, Any] = {"language": job.language or "en", "duration": round(job.audio.duration, 3)}
     meta |= as_trust(trust(job.segments))
     if job.options.n_best > 1:
@@ -181,16 +198,6 @@ def _meta(job: Job) -> dict[str, Any]:
     if job.options.adapt is not None:
         meta["adaptation"] = {
             "method": job.options.adapt.method if isinstance(job.options.adapt.method, str) else "custom",
-            "windows": [
-                {
-                    "start": round(start, 3),
-                    "steps": len(how.trace.steps),
-                    "H_tok": [number(step.H_tok, 4) for step in how.trace.steps],
-                    "source_text": how.source.text,
-                    "refused": how.refused,
-                    "stopped": how.trace.stopped,
-                }
-                for start, how in job.adapted
-            ],
+            "windows": [adapted_row(*one) for one in job.adapted] if resumed is None else resumed.adapted,
         }
     return meta

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -134,3 +134,11 @@ def _numbered(stems: Mapping[str, str]) -> dict[str, str]:
         taken.add(free.casefold())
         result[given] = free
     return result
+
+
+def check_resume(formats: Sequence[str], explain: bool) -> None:
+    """Refuses what a resumed transcription could not write."""
+    if not formats:
+        raise SharpenError("--resume is for transcripts in files: add --output-dir or --output-format")
+    if explain:
+        raise SharpenError("--resume does not keep the hypotheses that --explain shows; leave one of them out")
