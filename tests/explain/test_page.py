@@ -19,8 +19,8 @@ from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.answers import Decoded
-from sharpen.speech.files import transcribe_files
 from sharpen.speech.doubts import trust_section
+from sharpen.speech.files import transcribe_files
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model

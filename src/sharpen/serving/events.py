@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sharpen.explain.drawing import level
 from sharpen.method.trace import Step
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import TokenText
 from sharpen.serving.errors import ApiError
 from sharpen.speech.answers import Decoded
-from sharpen.speech.drawing import level
 from sharpen.speech.longform import Segment
 from sharpen.speech.writers import number
 

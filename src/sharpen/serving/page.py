@@ -50,7 +50,7 @@ class Page:
 
     def __init__(self) -> None:
         own = files("sharpen.serving").joinpath("assets")
-        found = [*own.iterdir(), files("sharpen.speech").joinpath("assets/explain.css")]  # whose look it shares
+        found = [*own.iterdir(), files("sharpen.explain").joinpath("assets/explain.css")]  # whose look it shares
         self._assets = {path.name: _asset(path) for path in found if _ending(path) in MEDIA_TYPES}
 
     def index(self, request: Request) -> Response:

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from sharpen.explain.alignment import stretches
+from sharpen.explain.drawing import curve_svg, level, tree_svg
 from sharpen.method.consensus import posterior
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import TokenText
 from sharpen.serving.events import SourceTold, StepTold, Told, WindowTold
-from sharpen.speech.alignment import stretches
-from sharpen.speech.drawing import curve_svg, level, tree_svg
 from sharpen.speech.longform import Segment
 from sharpen.speech.writers import as_dict, number
 
