@@ -36,7 +36,7 @@ class Answered(Protocol):
     def text(self) -> str: ...
 
 
-class Spelling(Protocol):
+class TokenSpelling(Protocol):
     """The text of tokens."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
@@ -68,7 +68,7 @@ class Explanation:
     source: Answered  # the answer of the source model
     adapted: Answered  # the answer of the adapted model, even if the guard rejected it
     trace: Trace
-    tokenizer: Spelling
+    tokenizer: TokenSpelling
     guard: str = ""  # why the guard rejected the adapted answer; empty if it did not
     seconds: float = 0.0  # of the whole input
     wording: Wording = SPEECH
@@ -229,7 +229,7 @@ def _changes(x: Explanation) -> str:
     return f"<p class='words'>{''.join(words) or f'<em>{x.wording.empty}</em>'}</p>{same}"
 
 
-def _tokens(title: str, decoded: Answered, tokenizer: Spelling) -> str:
+def _tokens(title: str, decoded: Answered, tokenizer: TokenSpelling) -> str:
     spans, rows, total = [], [], 0.0
     for text, logprob, entropy in _pieces(decoded, tokenizer):
         word = text.lstrip()
@@ -246,7 +246,7 @@ def _tokens(title: str, decoded: Answered, tokenizer: Spelling) -> str:
     )
 
 
-def _pieces(decoded: Answered, tokenizer: Spelling) -> Iterator[tuple[str, float, float]]:
+def _pieces(decoded: Answered, tokenizer: TokenSpelling) -> Iterator[tuple[str, float, float]]:
     """Text, log-probability and entropy of each text token; a character of several tokens belongs to the last one."""
     utf8 = codecs.getincrementaldecoder("utf-8")("replace")
     for token, logprob, entropy in zip(decoded.tokens, decoded.logprobs, decoded.entropies, strict=True):
@@ -293,7 +293,7 @@ def _when(updates: int) -> str:
     return "before the first update" if updates == 0 else f"after {updates} update{'' if updates == 1 else 's'}"
 
 
-def _branches(tree: HypothesisTree, tokenizer: Spelling, size: int, most: int) -> list[str]:
+def _branches(tree: HypothesisTree, tokenizer: TokenSpelling, size: int, most: int) -> list[str]:
     """The most probable texts of a tree, best first; what a text shares with the one above it is a gap."""
     unique = {y.content: y for y in tree.hypotheses}
     ranked = sorted(unique.values(), key=lambda y: -y.logprob)
