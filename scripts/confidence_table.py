@@ -2,12 +2,15 @@
 
     python scripts/fit_confidence.py collect DATA/librispeech-test-other --limit 40 --noise-dir DATA/ms-snsd \\
         --conditions clean,AC@10,MU@10,GS@10 --rows results/confidence/test-other.jsonl
-    python scripts/confidence_table.py results/confidence/test-other.jsonl --figure docs/figures/confidence.png
+    python scripts/confidence_table.py results/confidence/test-other.jsonl --pool AC@10+MU@10 \\
+        --figure docs/figures/confidence.png
 
 Rows may be of any corpus that `sharpen evaluate` reads, e.g. accents or other languages. Prints markdown tables: the
 expected calibration error, the area under the ROC curve, and for wrong words the area under the precision-recall curve,
 of four numbers that could be a word's confidence; the expected and the true word error rates; how many of the texts
-with a WER over 50 % are named; and the WER of the best of several alternatives. Intervals of 95 % resample utterances.
+with a WER over 50 % are named; and the WER of the best of several alternatives. Intervals of 95 % are gains over
+Whisper's word probability, and resample utterances. Few words have a calibration error by chance: in parentheses what
+they would have if every word were right with just its confidence.
 """
 
 from __future__ import annotations
@@ -43,10 +46,13 @@ DRAWS = 1000
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, nargs="+")
+    parser.add_argument("--pool", default="", help="conditions joined by +, which are one more line")
     parser.add_argument("--figure", type=Path, help="write a reliability diagram")
     args = parser.parse_args()
     found = list(judged([row for path in args.rows for row in read(path)]))
     groups = {"all": found} | grouped(found)
+    pool = [one for one in found if one.row["condition"] in args.pool.split("+")]
+    groups |= {args.pool.replace("+", ", "): pool} if pool else {}
     for table in (words_table, texts_table, alternatives_table):
         print("\n".join(table(groups)) + "\n")
     if args.figure:
@@ -92,8 +98,16 @@ def words_table(groups: dict[str, list[Judged]]) -> Iterator[str]:
             for name, column in columns.items():
                 x = np.concatenate(column)
                 area = f"{area_under_roc(x, y):.3f}" + (gain(columns, right) if name == OURS else "")
-                cells = [f"{calibration_error(x, y):.3f}", area, f"{average_precision(-x, ~y):.3f}"]
+                error = f"{calibration_error(x, y):.3f}" + (f" ({by_chance(x):.3f})" if name == OURS else "")
+                cells = [error, area, f"{average_precision(-x, ~y):.3f}"]
                 yield f"| {mode} | {condition} | {len(y)} | {(~y).sum()} | {name} | {' | '.join(cells)} |"
+
+
+def by_chance(confidence: np.ndarray) -> float:
+    """The calibration error that so many words have if each is right with just its confidence."""
+    rng = np.random.default_rng(0)
+    draws = [calibration_error(confidence, rng.random(len(confidence)) < confidence) for _ in range(DRAWS // 10)]
+    return float(np.mean(draws))
 
 
 def gain(columns: dict[str, list[np.ndarray]], right: list[np.ndarray]) -> str:
