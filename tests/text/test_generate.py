@@ -109,9 +109,9 @@ def test_ranking(model):
 
 
 def test_an_answer_that_ends_with_another_token(model):
-    plain = model.generate("abc", max_tokens=9)
-    stop = next(character for character in plain.text if character.isascii())
-    ended = model.generate("abc", max_tokens=9, end_with=stop)
+    many = model.generate(list("abcdefghijklmn"), max_tokens=9)
+    plain, stop = next((one, c) for one in many for c in one.text[1:] if c.isascii())
+    ended = model.generate(plain.prompt, max_tokens=9, end_with=stop)
     assert (ended.text, ended.finished) == (plain.text[: plain.text.index(stop)], True)
     with pytest.raises(SharpenError, match="writes as 2 tokens"):
         model.generate("abc", end_with="ab")

@@ -18,6 +18,7 @@ from sharpen.models.causal_text import CausalText
 from sharpen.models.weights import catalog, gguf
 from sharpen.models.weights.fetch import fetch
 from sharpen.models.weights.llama2c import halves
+from sharpen.models.weights.load import load_checkpoint
 from sharpen.models.weights.text import find_text, load_text_checkpoint
 
 WORDS = [b"a", b"b", b" ", b" a", b"ab", b" ab", "é".encode(), b"\n"]
@@ -213,6 +214,11 @@ def test_names(tmp_path, monkeypatch):
         find_text("nonsense")
     with pytest.raises(WeightsError, match="holds no weights"):
         find_text(tmp_path)
+
+
+def test_a_language_model_is_not_a_whisper_model():
+    with pytest.raises(WeightsError, match="stories15M is a language model"):
+        load_checkpoint("stories15M")
 
 
 def test_pairs_and_halves_are_inverse():

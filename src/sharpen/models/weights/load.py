@@ -133,6 +133,8 @@ def _locate(name: str, is_path: bool, cache_dir: str | Path | None, local_files_
         local = _local_package(size, cache_dir)
         if local:
             return local
+    elif name in catalog.TEXT:
+        raise WeightsError(f"{name} is a language model, not a Whisper model; `sharpen generate` takes it")
     elif "/" not in name:
         raise WeightsError(
             f"unknown model {name!r}: no such file or directory, and not one of the sizes {', '.join(catalog.SIZES)}; "
