@@ -1,6 +1,6 @@
 """How well the confidence of words, and what is called unreliable, agree with what is right: from collected rows.
 
-    python scripts/fit_confidence.py collect DATA/librispeech-test-other --limit 40 --noise-dir DATA/ms-snsd \\
+    python scripts/fit_confidence.py collect DATA/librispeech-test-other --limit 16 --noise-dir DATA/ms-snsd \\
         --conditions clean,AC@10,MU@10,GS@10 --rows results/confidence/test-other.jsonl
     python scripts/confidence_table.py results/confidence/test-other.jsonl --pool AC@10+MU@10 \\
         --figure docs/figures/confidence.png

@@ -84,7 +84,7 @@ def test_the_best_texts_of_a_window_and_what_is_unreliable(tmp_path, wav, capsys
     lines = done.out.splitlines()
     assert lines[-2:] == [f"  {a['probability']:4.2f}  {a['text']}" for a in window["alternatives"]]
     assert " ".join(lines[:-2]) == window["alternatives"][0]["text"] == document["text"]
-    assert f"{noisy}: unreliable at 0 s (doubt: " in done.err
+    assert f"{noisy}: unreliable at 0 s (" in done.err
     assert document["segments"][0]["unreliable"] in done.err
     assert all(word["confidence"] < 0.9 for word in document["segments"][0]["words"])
     assert main(["transcribe", str(noisy), *TINY, "--n-best", "6"]) == 2
