@@ -7,4 +7,4 @@ items=$1
 shift
 tasks=${*:-copying-shots sorting-shots reading-shots}
 ${SHARPEN:-sharpen} evaluate-text $(printf 'made:%s:test ' $tasks) --model smollm2-135m --end-with '\n' --max-tokens 16 \
-  --methods source,vote,greedy-em,em-seq,em-tok,em-tok-b --steps 1 --lr 1e-2 --samples 4 --limit "$items" --threads 1 --out results/text/smollm2-135m
+  --methods source,vote,greedy-em,em-seq,em-tok,em-tok-b --steps 3 --samples 4 --limit "$items" --threads 1 --out results/text/smollm2-135m

@@ -192,7 +192,10 @@ class CausalPolicy:
     ) -> Tensor:
         """New nodes through all layers, without the last norm: -> (b, n, d)."""
         a = self.architecture
-        masks = {window: additive(_within(seen, window), self.dtype) for window in set(a.windows)}
+        together = a.heads // a.kv_heads  # queries that share the head of a key lie below each other
+        masks = {
+            window: additive(_within(seen, window), self.dtype).repeat(1, 1, together, 1) for window in set(a.windows)
+        }
         turns = {rotary: _turn(rotary, positions, self.dtype) for rotary in set(a.rotary)}
         x = self._matrices.embed(tokens, positions)
         for i, layer in enumerate(layers):
@@ -211,21 +214,19 @@ class CausalPolicy:
         layer: CausalLayer,
         y: Tensor,  # (b, n, d)
         turn: tuple[Tensor, Tensor] | None,
-        mask: Tensor,  # (b, 1, n, m)
+        mask: Tensor,  # (b, 1, heads / kv_heads * n, m)
         keep: Keep,
         norm: Callable[[str | None, Tensor], Tensor],
     ) -> Tensor:
         a, (b, n, _) = self.architecture, y.shape
-        group = a.heads // a.kv_heads
         heads = layer.qkv(y).view(b, n, a.heads + 2 * a.kv_heads, a.head_size)
         q, k, v = torch.split(heads, [a.heads, a.kv_heads, a.kv_heads], dim=2)
         q, k = norm(a.names.query_norm, q).transpose(1, 2), norm(a.names.key_norm, k).transpose(1, 2)
         if turn is not None:
             q, k = _turned(q, turn), _turned(k, turn)
         k, v = keep(i, k, v.transpose(1, 2))
-        # The queries that share a key's head lie below each other: keys and values are never repeated.
-        q = q.reshape(b, a.kv_heads, group * n, a.head_size)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.repeat(1, 1, group, 1), scale=a.scale)
+        q = q.reshape(b, a.kv_heads, -1, a.head_size)  # so keys and values are never repeated
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=a.scale)
         return layer.out(out.view(b, a.heads, n, a.head_size).transpose(1, 2).flatten(2))
 
     def _inner(self, x: Tensor) -> Tensor:
