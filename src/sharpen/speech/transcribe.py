@@ -20,7 +20,7 @@ from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.decoding import Window, decode, initial_context
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
-from sharpen.speech.longform import SHORTEST, Segment, segments, settle, with_words
+from sharpen.speech.longform import SHORTEST, Segment, quiet_end, segments, settle, with_words
 from sharpen.speech.options import Options
 from sharpen.speech.presets import Dtype, default_device
 
@@ -111,7 +111,13 @@ class Job:
         self.position = len(self.audio.samples)
 
     def _end(self) -> int:
-        return min(len(self.audio.samples), self.position + round(self.speech.seconds * self.audio.sampling_rate))
+        """Of the next window. What a model without timestamps wrote cannot be cut, so it gets no half words."""
+        end = self.position + round(self.speech.seconds * self.audio.sampling_rate)
+        if end >= len(self.audio.samples):
+            return len(self.audio.samples)
+        if self.speech.timestamps:
+            return end
+        return self.position + quiet_end(self.audio.samples[self.position : end], self.audio.sampling_rate)
 
     def _skip_silence(self) -> None:
         """Skips windows of digital silence: Whisper would invent text for them."""
@@ -263,6 +269,11 @@ class Model:
     def check(self, options: Options) -> None:
         """Raises if this model cannot serve the options, before any audio is read."""
         self.speech.check("en" if options.language == "auto" else options.language, options.task)
+        if options.word_timestamps and not self.speech.timestamps:
+            raise SharpenError(
+                f"{self.speech.name} cannot say when a word was spoken; word timestamps need a Whisper model"
+            )
+        initial_context(self.speech, options)  # raises for a model that takes no text
 
     def job(self, audio: Any, options: Options) -> Job:
         """A recording to transcribe; `run` takes several at once."""
