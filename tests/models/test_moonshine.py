@@ -131,7 +131,9 @@ def test_the_lower_layers_can_be_computed_ahead(speech):
     ahead = speech.policy.ahead(prepared, norms)
     assert (prepared.layers, ahead.layers) == (0, 1)
     one, other = speech.policy.encode(prepared), speech.policy.encode(ahead)
-    assert all(torch.allclose(a[0], b[0], atol=1e-9) for a, b in zip(one.cross, other.cross, strict=True))
+    real = ~speech.frame_times(prepared).isnan()  # filling is never looked at
+    for (keys, _), (same, _) in zip(one.cross, other.cross, strict=True):
+        assert torch.allclose(keys.transpose(1, 2)[real], same.transpose(1, 2)[real], atol=1e-9)
 
 
 def test_both_formats_give_the_same_model(reference, folder, tmp_path):

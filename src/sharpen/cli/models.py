@@ -13,9 +13,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_list_models)
     commands = parser.add_subparsers(metavar="COMMAND")
     fetch = commands.add_parser("fetch", help="download a model into the cache")
-    fetch.add_argument(
-        "name", help="tiny, base, small, moonshine-tiny, or any size or Hugging Face id"
-    )
+    fetch.add_argument("name", help="tiny, base, small, moonshine-tiny, or any size or Hugging Face id")
     fetch.set_defaults(run=_fetch_model)
 
 

@@ -22,6 +22,7 @@ from models.weights.writers import (
 )
 
 from sharpen.benchmarks.stock import named_tensors, stock_model
+from sharpen.cli import main
 from sharpen.errors import WeightsError, WeightsWarning
 from sharpen.models.load import load_speech
 from sharpen.models.weights import onnx
@@ -143,6 +144,13 @@ def test_a_warning_says_it_once_in_one_line(whisper, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_speech(write_ggml(whisper, tmp_path / "float.bin"), "cpu", "float32")
+
+
+def test_the_command_line_prints_it(whisper, tmp_path, capsys):
+    path = write(whisper, "ggml-q8_0", tmp_path)
+    assert main(["transcribe", "examples/ferry.flac", "--model", str(path), "-q", "--effort", "plain"]) == 0
+    printed = capsys.readouterr().err
+    assert printed == f"sharpen: {path}: weights were 8-bit: results differ slightly from the original\n"
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q5_0", "int8", "onnx"])

@@ -79,6 +79,7 @@ def graphs(content: Content, files: tuple[Path, ...]) -> list[Graph]:
 
 
 def open_graphs(files: tuple[Path, ...]) -> list[Graph]:
+    """The same, straight from the files."""
     return graphs(open_content(files), files)
 
 
@@ -99,7 +100,7 @@ def weights(graph: Graph, prefix: str) -> dict[str, Stored]:
         name = name if name.startswith("model.") else prefix + name
         if name in found and found[name].data is not stored.data:  # both branches of a decoder share their weights
             raise WeightsError(f"{graph.where}: two tensors for {name}; {GET_AGAIN}")
-        if isinstance(stored, Scaled) and not {len(stored.scale), len(stored.zero)} <= {1, stored.shape[0]}:
+        if isinstance(stored, Scaled) and not {len(stored.scale), len(stored.zero)} <= {1, *stored.shape[:1]}:
             raise WeightsError(
                 f"{graph.where}: {name} of shape {stored.shape} has {len(stored.scale)} scales and {len(stored.zero)} "
                 f"zeros, expected one, or one for each row; {GET_AGAIN}"
