@@ -149,8 +149,9 @@ def test_a_warning_says_it_once_in_one_line(whisper, tmp_path):
 def test_the_command_line_prints_it(whisper, tmp_path, capsys):
     path = write(whisper, "ggml-q8_0", tmp_path)
     assert main(["transcribe", "examples/ferry.flac", "--model", str(path), "-q", "--effort", "plain"]) == 0
-    printed = capsys.readouterr().err
-    assert printed == f"sharpen: {path}: weights were 8-bit: results differ slightly from the original\n"
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == f"sharpen: {path}: weights were 8-bit: results differ slightly from the original"
+    assert not any("8-bit" in line for line in rest)
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q5_0", "int8", "onnx"])
