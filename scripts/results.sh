@@ -3,6 +3,7 @@
 # scripts/pages.sh then makes the pages of the results.
 #
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
+#     scripts/results.sh DATA small moonshine     # after sharpen models fetch small, tiny and moonshine-tiny
 #     scripts/results.sh DATA gaussian clean accents-all noises-all languages-all tiny padding     # efforts, for the figure of the README
 #
 # Every process has one thread: two processes use two cores better than one process with two threads.
@@ -63,6 +64,15 @@ for name in "$@"; do
             --out results/ls-gs10-ablations ;;
     sizes)
         noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
+    small) # beside gs10 and sizes
+        noisy --preset fastest --model small --methods source,beam,em-tok-b --limit 40 --out results/ls-gs10-small ;;
+    moonshine) # beside Whisper on the same utterances; a preset is for Whisper, which has padding
+        for model in moonshine-tiny base tiny; do
+            few="--model $model --methods source,beam,em-tok-b --preset fastest --limit 80 --out results/moonshine"
+            noisy $few
+            evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 $few
+            evaluate "$data/speechocean762/manifest.jsonl" $few
+        done ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts,paper ;;
     clean)

@@ -1,4 +1,4 @@
-"""Errors about the user's input. A message says what was seen, what was expected and what to do."""
+"""Errors and warnings about the user's input. A message says what was seen, what was expected and what to do."""
 
 
 class SharpenError(ValueError):
@@ -7,6 +7,10 @@ class SharpenError(ValueError):
 
 class WeightsError(SharpenError):
     """A checkpoint that is missing, damaged or not supported."""
+
+
+class WeightsWarning(UserWarning):
+    """A checkpoint that works, with something to know about it."""
 
 
 class AudioError(SharpenError):

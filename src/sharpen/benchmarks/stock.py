@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sharpen.errors import SharpenError
 from sharpen.models.weights.checkpoint import Checkpoint
-from sharpen.models.weights.tensors import Convolution, LayerNorm, LayerWeights, Linear, WhisperWeights
+from sharpen.models.weights.tensors import Convolution, LayerNorm, LayerWeights, Linear, WhisperWeights, numbers
 
 
 def import_transformers() -> ModuleType:
@@ -64,7 +64,7 @@ def named_tensors(weights: WhisperWeights) -> Iterator[tuple[str, Tensor]]:
     """Every tensor with its name in transformers' Whisper, except the output matrix, which is the embedding."""
     yield from _pair("model.encoder.conv1", weights.encoder.conv1)
     yield from _pair("model.encoder.conv2", weights.encoder.conv2)
-    yield "model.decoder.embed_tokens.weight", weights.decoder.tokens
+    yield "model.decoder.embed_tokens.weight", numbers(weights.decoder.tokens)
     for side, half in (("encoder", weights.encoder), ("decoder", weights.decoder)):
         yield f"model.{side}.embed_positions.weight", half.positions
         yield from _pair(f"model.{side}.layer_norm", half.norm)
@@ -88,12 +88,12 @@ def _layer(name: str, layer: LayerWeights) -> Iterator[tuple[str, Tensor]]:
 
 
 def _pair(name: str, module: LayerNorm | Convolution) -> Iterator[tuple[str, Tensor]]:
-    yield f"{name}.weight", module.weight
+    yield f"{name}.weight", numbers(module.weight)
     yield f"{name}.bias", module.bias
 
 
 def _linear(name: str, parts: tuple[str, ...], linear: Linear) -> Iterator[tuple[str, Tensor]]:
     for part, weight, bias in zip(parts, linear.weights, linear.biases, strict=True):
-        yield f"{name}.{part}.weight", weight
+        yield f"{name}.{part}.weight", numbers(weight)
         if bias is not None:
             yield f"{name}.{part}.bias", bias

@@ -35,6 +35,8 @@ def as_text(result: BenchResult) -> str:
         "Seconds of an episode of 10 steps, mean over the utterances; x = times faster than the reference."
     )
     notes = "\n".join(result.notes)
+    if not result.cases:
+        return "\n\n".join([_efforts(result), notes])
     tables = [_cases(result), notes, _limits(result), _memory(result), _growth(result), _ratios(result)]
     parts = [_efforts(result), head, *tables]
     return "\n\n".join(part for part in parts if part)

@@ -10,13 +10,16 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from sharpen import __version__
 from sharpen.cli import interrupt
 from sharpen.cli.parser import Parser
 from sharpen.cli.values import FAILED, INTERRUPTED, USAGE
-from sharpen.errors import SharpenError
+from sharpen.errors import SharpenError, WeightsWarning
 
 COMMANDS = {
     "transcribe": "speech to text",
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
-        with interrupt.kept():
+        with interrupt.kept(), _plain_warnings():
             return int(args.run(args))
     except SharpenError as error:
         print(f"sharpen: {error}", file=sys.stderr)
@@ -53,6 +56,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output ended first, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings of our own are one line, without the place in the source that they come from."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, WeightsWarning):
+                print(f"sharpen: {message}", file=sys.stderr)
+            else:
+                others(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _parser(command: str | None) -> Parser:

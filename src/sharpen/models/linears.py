@@ -16,13 +16,16 @@ from torch import Tensor
 
 from sharpen.method.norms import Norm, Side
 from sharpen.models.packed import PackedLinear, packs
+from sharpen.models.weights.quantised import Quantised
 from sharpen.models.weights.tensors import (
     DecoderWeights,
     EncoderWeights,
     LayerNorm,
     LayerWeights,
     Linear,
+    Weight,
     WhisperWeights,
+    numbers,
 )
 
 EPS = 1e-5  # of every norm in Whisper
@@ -50,13 +53,45 @@ def plain(weight: Tensor, bias: Tensor | None) -> Product:
     return partial(F.linear, weight=weight, bias=bias)
 
 
-class Matrices:
-    """Shared by all views of a policy; nothing in it is ever written after it was made."""
+class Converter:
+    """Weights of a file to tensors of one device and number format."""
 
-    def __init__(self, weights: WhisperWeights, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         if not dtype.is_floating_point:
             raise TypeError(f"expected a floating point dtype, got {dtype}")
-        self.weights, self.device, self.dtype = weights, device, dtype
+        self.device, self.dtype = device, dtype
+
+    def _lookup(self, table: Weight, tokens: Tensor) -> Tensor:
+        """Some rows of a table in the file: (...) int64 -> (..., d)."""
+        rows = table.lines(tokens) if isinstance(table, Quantised) else table[tokens]
+        return rows.to(self.dtype)
+
+    def _product(self, linear: Linear, make: Make) -> Product:
+        biases = [
+            torch.zeros(weight.shape[0]) if bias is None else bias
+            for weight, bias in zip(linear.weights, linear.biases, strict=True)
+        ]
+        return make(self._cast(*linear.weights), self._cast(*biases))
+
+    def _cast(self, *parts: Weight) -> Tensor:
+        """The parts one below the other in memory of torch's own: products round by how memory is aligned."""
+        with torch.inference_mode(False):  # a tensor made inside of it could never take part in a gradient
+            rows = sum(part.shape[0] for part in parts)
+            whole = torch.empty(rows, *parts[0].shape[1:], device=self.device, dtype=self.dtype)
+            start = 0
+            for part in parts:
+                end = start + part.shape[0]
+                whole[start:end].copy_(numbers(part))
+                start = end
+            return whole
+
+
+class Matrices(Converter):
+    """Whisper's, shared by all views of a policy; nothing in it is ever written after it was made."""
+
+    def __init__(self, weights: WhisperWeights, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(device, dtype)
+        self.weights = weights
         self.norms = {norm.name: norm for norm in self._list_norms()}  # in the order the input meets them
 
     @cached_property
@@ -109,8 +144,7 @@ class Matrices:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(...) int64 -> (..., d). On a CPU the file's own rows are looked up: no other copy is needed for a few."""
-        table = self.weights.decoder.tokens if self.device.type == "cpu" else self.vocabulary
-        return table[tokens].to(self.dtype)
+        return self._lookup(self.weights.decoder.tokens if self.device.type == "cpu" else self.vocabulary, tokens)
 
     def _list_norms(self) -> Iterator[Norm]:
         sides: dict[Side, EncoderWeights | DecoderWeights] = {
@@ -139,21 +173,3 @@ class Matrices:
             fc1=self._product(layer.fc1, make),
             fc2=self._product(layer.fc2, make),
         )
-
-    def _product(self, linear: Linear, make: Make) -> Product:
-        biases = [
-            weight.new_zeros(len(weight)) if bias is None else bias
-            for weight, bias in zip(linear.weights, linear.biases, strict=True)
-        ]
-        return make(self._cast(*linear.weights), self._cast(*biases))
-
-    def _cast(self, *parts: Tensor) -> Tensor:
-        """The parts one below the other in memory of torch's own: products round by how memory is aligned."""
-        with torch.inference_mode(False):  # a tensor made inside of it could never take part in a gradient
-            rows = sum(len(part) for part in parts)
-            whole = torch.empty(rows, *parts[0].shape[1:], device=self.device, dtype=self.dtype)
-            start = 0
-            for part in parts:
-                whole[start : start + len(part)].copy_(part)
-                start += len(part)
-            return whole

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
 
-from sharpen.errors import SharpenError
+from sharpen.errors import SharpenError, WeightsWarning
 from sharpen.models.causal_text import CausalText
+from sharpen.models.moonshine_speech import MoonshineSpeech
+from sharpen.models.speech import SpeechModel
 from sharpen.models.text import TextModel
 from sharpen.models.weights.load import Found, find_checkpoint
+from sharpen.models.weights.moonshine import MoonshineCheckpoint
 from sharpen.models.weights.text import load_text_checkpoint
 from sharpen.models.whisper_speech import WhisperSpeech
 
 
-def load_speech(name: str | Path | Found, device: str, dtype: str) -> WhisperSpeech:
+def load_speech(name: str | Path | Found, device: str, dtype: str) -> SpeechModel:
     """The speech model of a checkpoint: a path, an installed package, a size name, a Hugging Face id, or a `Found`."""
     with torch.inference_mode(False):  # weights made inside of it could never be adapted
         checkpoint = (name if isinstance(name, Found) else find_checkpoint(name)).load()
+        if checkpoint.note:
+            warnings.warn(f"{checkpoint.name}: {checkpoint.note}", WeightsWarning, stacklevel=2)
         try:
+            if isinstance(checkpoint, MoonshineCheckpoint):
+                return MoonshineSpeech(checkpoint, device, getattr(torch, dtype))
             return WhisperSpeech(checkpoint, device, getattr(torch, dtype))
         except (RuntimeError, AssertionError, AttributeError, TypeError) as error:
             raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error

@@ -1,6 +1,6 @@
 """What transcription needs of a model: the protocol between speech/ and the models that run.
 
-`models.whisper_speech.WhisperSpeech` answers it for Whisper. speech/ knows models by this protocol only.
+`WhisperSpeech` and `MoonshineSpeech` answer it, in files of their own. speech/ knows models by this protocol only.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class SpeechModel(Protocol):
     @property
     def multilingual(self) -> bool:
         """Whether a language must be given or detected; otherwise it is "en"."""
+
+    @property
+    def timestamps(self) -> bool:
+        """Whether it can say when something was said, by tokens or by what it listens to."""
 
     @property
     def tokenizer(self) -> TokenText: ...

@@ -1,4 +1,4 @@
-"""What passes between Whisper's stages: prepared audio, encoded audio, and a search in progress.
+"""What passes between the stages of a speech model: prepared audio, encoded audio, and a search in progress.
 
 A batch may hold utterances with different numbers of frames. The shorter ones are filled up at the end, with zeros that
 have a bias of -inf and so are never attended to.
@@ -57,7 +57,7 @@ class PreparedSpeech:
 
 @dataclass(frozen=True)
 class EncodedSpeech:
-    """What Whisper computes once per utterance."""
+    """What the encoder computes once per utterance."""
 
     cross: tuple[tuple[Tensor, Tensor], ...]  # keys and values of each decoder layer, (B, heads, S, d/heads)
     prompts: tuple[tuple[int, ...], ...]  # B prompts; their lengths may differ
@@ -108,7 +108,7 @@ class EncodedSpeech:
 
 
 @dataclass(frozen=True)
-class WhisperState:
+class SpeechState:
     """A search in progress over B utterances."""
 
     hidden: Tensor  # (B, n, d) of the frontier's nodes; zeros where padded or ended

@@ -15,7 +15,7 @@ from sharpen.models.languages import SPELLED
 from sharpen.models.log_mel import log_mel
 from sharpen.models.padding import EVERY
 from sharpen.models.speech import Attention, Start
-from sharpen.models.states import EncodedSpeech, PreparedSpeech, WhisperState
+from sharpen.models.states import EncodedSpeech, PreparedSpeech, SpeechState
 from sharpen.models.timestamps import TimestampRules
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.weights.checkpoint import Checkpoint
@@ -29,6 +29,8 @@ MAX_CONTEXT = 223  # tokens of earlier text that fit before the prompt: half of 
 
 class WhisperSpeech:
     """Answers `models.speech.SpeechModel` for a Whisper checkpoint."""
+
+    timestamps = True
 
     def __init__(
         self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
@@ -79,7 +81,7 @@ class WhisperSpeech:
         contexts: Sequence[Sequence[int]],
         task: str,
         timestamps: bool,
-    ) -> Start[EncodedSpeech, WhisperState]:
+    ) -> Start[EncodedSpeech, SpeechState]:
         """Both probabilities come from the position of the start token, which is decoded once."""
         before = [self._before(context) for context in contexts]
         state = self.policy.begin(encoded.prompted(before))

@@ -12,7 +12,7 @@ from sharpen.speech.answers import Adapted, Decoded
 from sharpen.speech.audio import Audio
 from sharpen.speech.confidence import WindowReadings, judged, readings
 from sharpen.speech.decoding import Window, initial_context
-from sharpen.speech.longform import SHORTEST, Segment, segments, settle, with_words
+from sharpen.speech.longform import SHORTEST, Segment, quiet_end, segments, settle, with_words
 from sharpen.speech.options import Options
 from sharpen.speech.stream import StreamedSamples
 from sharpen.speech.voice import Span, Voice, find_voice
@@ -167,7 +167,13 @@ class Job:
         return next((stop for start, stop in self._stretches if position < stop), len(self.audio.samples))
 
     def _end(self, start: int) -> int:
-        return min(self._stop(start), start + round(self.speech.seconds * self.audio.sampling_rate))
+        """Of the window there. What a model without timestamps wrote cannot be cut, so it gets no half words."""
+        stop, end = self._stop(start), start + round(self.speech.seconds * self.audio.sampling_rate)
+        if end >= stop:
+            return stop
+        if self.speech.timestamps:
+            return end
+        return start + quiet_end(self.audio.samples[start:end], self.audio.sampling_rate)
 
     def _move(self, position: int) -> None:
         """To that sample, or the next one worth decoding: Whisper would invent text for silence."""

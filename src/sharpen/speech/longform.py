@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from sharpen.method.guard import compression_ratio
 from sharpen.models.speech import TokenText
 from sharpen.speech.answers import Decoded
 from sharpen.speech.words import TimedTokens, Word, words
 
 SHORTEST = 0.5  # seconds; a shorter stretch is too short for a word
+PAUSE = 0.3  # seconds; as long as a pause between words must be to end a window in it
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,14 @@ def settle(tokenizer: TokenText, decoded: Decoded, duration: float, *, last: boo
         return decoded, duration
     cut = {name: getattr(decoded, name)[:n] for name in ("tokens", "logprobs", "entropies", "spans")}
     return replace(decoded, **cut), consumed
+
+
+def quiet_end(samples: np.ndarray, rate: int) -> int:
+    """Where to end a window that has more speech behind it: in the middle of the quietest PAUSE of its last third."""
+    start, width = 2 * len(samples) // 3, round(PAUSE * rate)
+    energy = np.concatenate([[0.0], np.cumsum(samples[start:].astype(np.float64) ** 2)])
+    sums = energy[width:] - energy[:-width]  # of each stretch of that width
+    return start + int(sums.argmin()) + width // 2 if len(sums) else len(samples)
 
 
 def segments(

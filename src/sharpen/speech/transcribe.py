@@ -18,7 +18,7 @@ from sharpen.speech.allowance import Pool
 from sharpen.speech.answers import Adapted, Decoded
 from sharpen.speech.audio import Audio, open_audio
 from sharpen.speech.confidence import Trust, WindowReadings, trust
-from sharpen.speech.decoding import Window, decode
+from sharpen.speech.decoding import Window, decode, initial_context
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
 from sharpen.speech.job import Job as Job
@@ -217,6 +217,11 @@ class Model:
         if options.needs_voice:
             load_silero()
         self.speech.check("en" if options.language == "auto" else options.language, options.task)
+        if options.word_timestamps and not self.speech.timestamps:
+            raise SharpenError(
+                f"{self.speech.name} cannot say when a word was spoken; word timestamps need a Whisper model"
+            )
+        initial_context(self.speech, options)  # raises for a model that takes no text
 
     def job(self, audio: Any, options: Options) -> Job:
         """A recording to transcribe; `run` takes several at once."""

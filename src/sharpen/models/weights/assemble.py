@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sharpen.errors import WeightsError
 from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
+from sharpen.models.weights.quantised import Quantised
 from sharpen.models.weights.stored import FLOATS, Stored
 from sharpen.models.weights.tensors import (
     Convolution,
@@ -19,13 +20,15 @@ from sharpen.models.weights.tensors import (
     LayerWeights,
     Linear,
     SelfAttention,
+    Weight,
     WhisperWeights,
+    numbers,
 )
 
 
 def assemble(dims: Dimensions, tensors: Mapping[str, Stored | Tensor], where: str) -> WhisperWeights:
-    """Every tensor in its place; WeightsError where one is missing, left over, of another shape or quantised."""
-    take = _Taker(tensors, where)
+    """Every tensor in its place; WeightsError where one is missing, left over, of another shape or of whole numbers."""
+    take = Taker(tensors, where, "Whisper")
     d = dims.state
     weights = WhisperWeights(
         EncoderWeights(
@@ -39,7 +42,7 @@ def assemble(dims: Dimensions, tensors: Mapping[str, Stored | Tensor], where: st
             norm=_norm(take, "model.encoder.layer_norm", d),
         ),
         DecoderWeights(
-            tokens=take("model.decoder.embed_tokens.weight", dims.vocab_size, d),
+            tokens=take.matrix("model.decoder.embed_tokens.weight", dims.vocab_size, d),
             positions=take("model.decoder.embed_positions.weight", dims.text_ctx, d),
             layers=tuple(
                 _layer(take, f"model.decoder.layers.{i}", d, dims.text_ffn, cross=True) for i in range(dims.text_layers)
@@ -51,20 +54,26 @@ def assemble(dims: Dimensions, tensors: Mapping[str, Stored | Tensor], where: st
     return weights
 
 
-class _Taker:
-    """Takes tensors out of a mapping one by one and checks them."""
+class Taker:
+    """Takes the tensors of a kind of model out of a mapping one by one and checks them."""
 
-    def __init__(self, tensors: Mapping[str, Stored | Tensor], where: str) -> None:
-        self.left, self.where = dict(tensors), where
+    def __init__(self, tensors: Mapping[str, Stored | Tensor], where: str, kind: str) -> None:
+        self.left, self.where, self.kind = dict(tensors), where, kind
         self.missing: list[str] = []
 
     def __call__(self, name: str, *shape: int) -> Tensor:
+        return numbers(self.matrix(name, *shape))
+
+    def matrix(self, name: str, *shape: int) -> Weight:
+        """As it is in the file, also where it is quantised."""
         tensor = self.left.pop(name, None)
         if tensor is None:
             self.missing.append(name)
             return torch.empty(shape, device="meta")  # `finish` raises
         if tuple(tensor.shape) != shape:
             raise WeightsError(f"{self.where}: {name} has shape {tuple(tensor.shape)}, expected {shape}; {GET_AGAIN}")
+        if isinstance(tensor, Quantised):
+            return tensor
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in FLOATS:
             raise WeightsError(f"{self.where}: {name} is {dtype}, expected one of {', '.join(FLOATS)}")
@@ -77,30 +86,30 @@ class _Taker:
             )
         if self.left:
             raise WeightsError(
-                f"{self.where}: {len(self.left)} tensors are not part of Whisper, such as {min(self.left)}"
+                f"{self.where}: {len(self.left)} tensors are not part of {self.kind}, such as {min(self.left)}"
             )
 
 
-def _norm(take: _Taker, name: str, d: int) -> LayerNorm:
+def _norm(take: Taker, name: str, d: int) -> LayerNorm:
     return LayerNorm(take(f"{name}.weight", d), take(f"{name}.bias", d))
 
 
-def _convolution(take: _Taker, name: str, out: int, into: int) -> Convolution:
-    return Convolution(take(f"{name}.weight", out, into, 3), take(f"{name}.bias", out))
+def _convolution(take: Taker, name: str, out: int, into: int) -> Convolution:
+    return Convolution(take.matrix(f"{name}.weight", out, into, 3), take(f"{name}.bias", out))
 
 
-def _linear(take: _Taker, name: str, out: int, into: int) -> Linear:
-    return Linear((take(f"{name}.weight", out, into),), (take(f"{name}.bias", out),))
+def _linear(take: Taker, name: str, out: int, into: int) -> Linear:
+    return Linear((take.matrix(f"{name}.weight", out, into),), (take(f"{name}.bias", out),))
 
 
-def _projections(take: _Taker, name: str, letters: str, d: int) -> Linear:
+def _projections(take: Taker, name: str, letters: str, d: int) -> Linear:
     return Linear(
-        tuple(take(f"{name}.{letter}_proj.weight", d, d) for letter in letters),
+        tuple(take.matrix(f"{name}.{letter}_proj.weight", d, d) for letter in letters),
         tuple(None if letter == "k" else take(f"{name}.{letter}_proj.bias", d) for letter in letters),
     )
 
 
-def _layer(take: _Taker, name: str, d: int, ffn: int, cross: bool) -> LayerWeights:
+def _layer(take: Taker, name: str, d: int, ffn: int, cross: bool) -> LayerWeights:
     own, other = f"{name}.self_attn", f"{name}.encoder_attn"
     return LayerWeights(
         SelfAttention(

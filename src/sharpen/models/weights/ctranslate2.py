@@ -1,8 +1,9 @@
-"""CTranslate2's `model.bin`, which faster-whisper uses: float16, bfloat16 or float32.
+"""CTranslate2's `model.bin`, which faster-whisper uses: float16, bfloat16, float32, or matrices of int8 or int16.
 
 Binary version 6: u32 version, text spec name, u32 spec revision, u32 count, then the variables (text name, u8 rank,
 u32 x rank shape, u8 dtype, u32 bytes, data), then u32 count aliases (text alias, text name). A text is a u16 length and
-bytes that end with a zero.
+bytes that end with a zero. A matrix of whole numbers has a variable beside it, with `_scale` after its name: a float32
+for each row (int8) or for all (int16), by which the numbers were multiplied before they were rounded.
 """
 
 import re
@@ -15,6 +16,7 @@ import numpy as np
 from sharpen.errors import WeightsError
 from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.heads import stored_heads
+from sharpen.models.weights.quantised import Scaled
 from sharpen.models.weights.stored import (
     FLOATS,
     ITEM_SIZE,
@@ -29,6 +31,8 @@ from sharpen.models.weights.stored import (
 )
 
 VERSION = 6
+_SCALE = "_scale"
+_QUANTISED = ("int8", "int16")
 MAGIC = b"\x06\x00\x00\x00\x0c\x00WhisperSpec\x00"
 _DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")  # by code
 _FLAGS = {"pre_norm": 1, "scale_embeddings": 0, "alibi": 0, "start_from_zero_embedding": 0, "activation": 3}  # 3: GELU
@@ -132,6 +136,7 @@ def read(content: Content, where: str, folder: Path) -> Parsed:
     """The model in `content`; its suppression lists and tokeniser from the files in `folder`."""
     variables = parse(content, where)
     _check_types(variables)
+    variables = _dequantised(variables)
     dims = dimensions(variables)
     suppress = suppress_first = heads = None
     config = neighbour(folder, "config.json")
@@ -176,12 +181,43 @@ def _check_types(variables: Variables) -> None:
     for flag, expected in _FLAGS.items():
         if variables.scalar(f"decoder/{flag}", expected) != expected:
             raise WeightsError(f"{variables.where}: decoder/{flag} is not {expected}: not the architecture of Whisper")
-    for name, stored in variables.values.items():
-        if stored.shape and stored.dtype not in FLOATS and not name.endswith("alignment_heads"):
+    for name in variables.values:
+        if name.endswith(("_zero", "_zero_point", "qweight")):
             raise WeightsError(
-                f"{variables.where}: quantised to {stored.dtype} ({name}), which cannot be adapted; use the "
-                "float16 conversion of this model (--quantization float16), or its safetensors"
+                f"{variables.where}: {name} belongs to another quantisation than CTranslate2's own, such as AWQ; use "
+                "the int8, int8_float16 or float16 conversion"
             )
+
+
+def _dequantised(variables: Variables) -> Variables:
+    """The same variables, with the matrices of whole numbers and their scales as one."""
+    values: dict[str, Stored] = {}
+    made: dict[int, Scaled] = {}  # an alias stays an alias
+    for name, stored in variables.values.items():
+        if name.endswith(_SCALE):
+            continue
+        if stored.shape and stored.dtype not in FLOATS and not name.endswith("alignment_heads"):
+            if id(stored) not in made:
+                made[id(stored)] = _scaled(variables, name, stored)
+            stored = made[id(stored)]
+        values[name] = stored
+    return Variables(variables.where, values)
+
+
+def _scaled(variables: Variables, name: str, stored: Stored) -> Scaled:
+    scale = variables.values.get(name + _SCALE)
+    if stored.dtype not in _QUANTISED or scale is None or scale.dtype != "float32":
+        raise WeightsError(
+            f"{variables.where}: {name} is {stored.dtype}, and only int8 and int16 with a float32 scale beside it are "
+            f"read; {GET_AGAIN}"
+        )
+    by_row = np.frombuffer(scale.data, "<f4")
+    if len(by_row) not in (1, stored.shape[0]) or not (by_row > 0).all() or not np.isfinite(by_row).all():
+        raise WeightsError(
+            f"{variables.where}: damaged: {name} of shape {stored.shape} has scales of shape {scale.shape}, or not all "
+            f"of them are positive; {GET_AGAIN}"
+        )
+    return Scaled(stored.dtype, stored.shape, stored.data, scale=1 / by_row)
 
 
 def _tensors(variables: Variables) -> Iterator[tuple[str, Stored]]:

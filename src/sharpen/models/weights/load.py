@@ -1,4 +1,4 @@
-"""Find a Whisper checkpoint by path, size name or hub id, and load it."""
+"""Find a checkpoint by path, size name or hub id, and load it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -6,10 +6,12 @@ from pathlib import Path
 
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import V3, WhisperTokenizer
-from sharpen.models.weights import catalog, formats, hub
+from sharpen.models.weights import catalog, formats, hub, moonshine
 from sharpen.models.weights.checkpoint import Checkpoint, MelSettings
 from sharpen.models.weights.formats import Source
 from sharpen.models.weights.heads import usual_heads
+from sharpen.models.weights.moonshine import MoonshineCheckpoint
+from sharpen.models.weights.quantised import Quantised
 from sharpen.models.weights.stored import Parsed, open_content
 
 V3_MELS = 128
@@ -31,9 +33,12 @@ class Found:
         self._opened = thread.submit(formats.open_weights, located.source, located.sha256)
         thread.shutdown(wait=False)  # it ends when the weights are verified
 
-    def load(self) -> Checkpoint:
+    def load(self) -> Checkpoint | MoonshineCheckpoint:
         """The checkpoint; WeightsError where a file is damaged or of another kind."""
         opened, source = self._opened.result(), self._located.source
+        if moonshine.is_moonshine(source):
+            verified = opened.sha256 in catalog.KNOWN_SHA256
+            return moonshine.load(self.name, self._located.label, source, opened, verified)
         parsed = formats.read(source, opened)
         tokenizer = _tokenizer(parsed, source.label)
         mel = parsed.mel or MelSettings(n_mels=parsed.dimensions.n_mels)
@@ -59,11 +64,12 @@ class Found:
             suppress=_suppress(parsed, tokenizer),
             suppress_first=tokenizer.suppressed_first() if parsed.suppress_first is None else parsed.suppress_first,
             alignment_heads=parsed.alignment_heads or usual_heads(parsed.dimensions, tokenizer.multilingual, self.name),
+            bits=min((t.bits for t in parsed.tensors.values() if isinstance(t, Quantised)), default=None),
         )
 
 
 def find_checkpoint(name: str | Path, *, cache_dir: str | Path | None = None, local_files_only: bool = False) -> Found:
-    """Find a Whisper model without importing torch; downloads it if that is the only way.
+    """Find a speech model without importing torch; downloads it if that is the only way.
 
     `name` is a path (directory or file), a size such as "base" or "large-v3-turbo", or a Hugging Face id. A path comes
     first, then an installed weights package, then the cache of `sharpen models fetch`, then the hub's own cache; only
@@ -84,7 +90,10 @@ def load_checkpoint(
     name: str | Path, *, cache_dir: str | Path | None = None, local_files_only: bool = False
 ) -> Checkpoint:
     """Find a Whisper model as `find_checkpoint` does, and load it."""
-    return find_checkpoint(name, cache_dir=cache_dir, local_files_only=local_files_only).load()
+    checkpoint = find_checkpoint(name, cache_dir=cache_dir, local_files_only=local_files_only).load()
+    if not isinstance(checkpoint, Checkpoint):
+        raise WeightsError(f"{name}: a Moonshine model, expected Whisper here")
+    return checkpoint
 
 
 def locate(name: str) -> str:
@@ -137,7 +146,7 @@ def _locate(name: str, is_path: bool, cache_dir: str | Path | None, local_files_
         raise WeightsError(f"{name} is a language model, not a Whisper model; `sharpen generate` takes it")
     elif "/" not in name:
         raise WeightsError(
-            f"unknown model {name!r}: no such file or directory, and not one of the sizes {', '.join(catalog.SIZES)}; "
+            f"unknown model {name!r}: no such file or directory, and not one of {', '.join(catalog.NAMES)}; "
             "a Hugging Face id has the form owner/name"
         )
     return _from_hub(name, size, local_files_only)

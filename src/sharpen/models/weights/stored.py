@@ -6,7 +6,7 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions, MelSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-ITEM_SIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int16": 2, "int32": 4}  # bytes
+ITEM_SIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int16": 2, "int32": 4}  # bytes
 FLOATS = ("float32", "float16", "bfloat16")
 MOST_AXES = 8  # of a tensor; Whisper has at most 3
 
@@ -41,7 +41,7 @@ class Stored:
     def rows(self, start: int, stop: int) -> "Stored":
         """A slice along the first axis, without a copy."""
         row = len(self.data) // max(1, self.shape[0])
-        return Stored(self.dtype, (stop - start, *self.shape[1:]), self.data[start * row : stop * row])
+        return replace(self, shape=(stop - start, *self.shape[1:]), data=self.data[start * row : stop * row])
 
     def tensor(self) -> "Tensor":
         """The same bytes as a tensor, without a copy."""

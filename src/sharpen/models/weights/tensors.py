@@ -1,7 +1,7 @@
 """Whisper's weights as frozen dataclasses of tensors.
 
 The tensors are views of the checkpoint's file, mapped into memory and in its number format: nothing is copied or
-converted here. Never write to one.
+converted here, and the matrices of a quantised file keep its few bits a number. Never write to one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from sharpen.models.weights.quantised import Quantised
+
+Weight = Tensor | Quantised
+
+
+def numbers(weight: Weight) -> Tensor:
+    """The numbers of a weight: a view of the file, or float32 where it is quantised."""
+    return weight.tensor() if isinstance(weight, Quantised) else weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +28,7 @@ class LayerNorm:
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    weight: Tensor  # (out, in, 3)
+    weight: Weight  # (out, in, 3)
     bias: Tensor  # (out,)
 
 
@@ -27,7 +36,7 @@ class Convolution:
 class Linear:
     """x W^T + b, for a matrix whose rows may come in parts: most formats store queries, keys and values apart."""
 
-    weights: tuple[Tensor, ...]  # (out, in) each, one below the other
+    weights: tuple[Weight, ...]  # (out, in) each, one below the other
     biases: tuple[Tensor | None, ...]  # (out,) each; None where there is none: Whisper's keys
 
 
@@ -68,7 +77,7 @@ class EncoderWeights:
 
 @dataclass(frozen=True, eq=False)
 class DecoderWeights:
-    tokens: Tensor  # (V, d) the embedding, which is the output matrix too
+    tokens: Weight  # (V, d) the embedding, which is the output matrix too
     positions: Tensor  # (448, d)
     layers: tuple[LayerWeights, ...]
     norm: LayerNorm
