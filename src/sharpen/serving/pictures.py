@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+import kaldialign
+
 from sharpen.method.consensus import posterior
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import TokenText
 from sharpen.serving.events import SourceTold, StepTold, Told, WindowTold
-from sharpen.speech.alignment import stretches
+from sharpen.speech.alignment import GAP, split_words, stretches
 from sharpen.speech.drawing import curve_svg, level, tree_svg
 from sharpen.speech.longform import Segment
 from sharpen.speech.writers import as_dict, number
@@ -116,19 +119,10 @@ def _alternatives(text: str, starts: Sequence[int], others: Sequence[tuple[str, 
     found: list[dict[str, float]] = [defaultdict(float) for _ in starts]
     shown: dict[str, str] = {}
     for other, weight in others:
-        end = len(text) - len(text.lstrip())
-        for part in stretches(text, other):
-            pairs = zip(part.source, part.adapted, strict=False)
-            if len(part.source) != len(part.adapted):
-                pairs = iter([("".join(part.source), "".join(part.adapted))])
-            for ours, theirs in pairs:
-                begin, end = end, end + len(ours)
-                if _folded(ours) == _folded(theirs):
-                    continue
-                shown.setdefault(_folded(theirs), theirs.strip())
-                for said, at in zip(found, starts, strict=True):
-                    if begin <= at < end:
-                        said[_folded(theirs)] += weight
+        for at, theirs in _in_place(text, other):
+            name = _folded(theirs)
+            shown.setdefault(name, theirs.strip())
+            found[max(0, bisect_right(starts, at) - 1)][name] += weight
     return [
         [
             {"word": shown[word], "probability": number(weight, 4)}
@@ -139,6 +133,25 @@ def _alternatives(text: str, starts: Sequence[int], others: Sequence[tuple[str, 
     ]
 
 
-def _folded(text: str) -> str:
-    """The words as they are compared: lower case, without the punctuation around them."""
-    return " ".join(_EDGES.sub("", word) for word in text.lower().split())
+def _in_place(text: str, other: str) -> list[tuple[int, str]]:
+    """Where the other text has something else, whatever the case and the punctuation: the place in `text`, and what."""
+    ours, theirs = split_words(text), split_words(other)
+    pairs = kaldialign.align([_folded(word) for word in ours], [_folded(word) for word in theirs], GAP)
+    found: list[tuple[int, str]] = []
+    at, next_word, same = len(text) - len(text.lstrip()), iter(theirs), True
+    for our, their in pairs:
+        said = "" if their == GAP else next(next_word)
+        if our == GAP:
+            if not same:  # more words than ours have, in the place of the last of them
+                found[-1] = (found[-1][0], found[-1][1] + said)
+            continue
+        same = our == their
+        found += [] if same else [(at, said)]
+        at += len(ours.pop(0))
+    return found
+
+
+def _folded(word: str) -> str:
+    """The word as it is compared: lower case, without the punctuation around it, unless it is nothing else."""
+    word = " ".join(word.lower().split())
+    return " ".join(_EDGES.sub("", one) for one in word.split()).strip() or word

@@ -12,7 +12,7 @@ export class Words {
   constructor(player) {
     this.#player = player;
     $("answer").addEventListener("click", (event) => {
-      const button = event.target.closest(".word");
+      const button = event.target.closest("button.word");
       if (button) this.#choose(button);
     });
     $("answer").addEventListener("keydown", (event) => this.#move(event));
@@ -32,8 +32,11 @@ export class Words {
 
   /** The source model's text, which stands until the answer is known. */
   draft(event) {
-    const shown = event.tokens.map(({ text, level }) => make("span", { className: level, textContent: text }));
-    if (event.speech) $("answer").append(make("p", { className: "words tokens draft" }, ...shown));
+    const shown = event.tokens.flatMap(({ text, level }) => {
+      const word = text.trimStart();
+      return [text.slice(0, text.length - word.length), make("span", { className: `word ${level}`, textContent: word })];
+    });
+    if (event.speech) $("answer").append(make("p", { className: "words draft" }, ...shown));
   }
 
   /** The answer of a window, in place of its draft. */
@@ -57,8 +60,8 @@ export class Words {
     $("source").append(source);
     if (event.changes.some((part) => part.changed)) $("source-part").hidden = false;
     $("result").classList.toggle("several", $("answer").querySelectorAll(".words").length > 1);
-    const first = $("answer").querySelector(".word");
-    if (first && !$("answer").querySelector('.word[tabindex="0"]')) first.tabIndex = 0;
+    const first = $("answer").querySelector("button.word");
+    if (first && !$("answer").querySelector('button[tabindex="0"]')) first.tabIndex = 0;
     $("said").textContent = answer.textContent.replace(/^\d+:\d\d/, "");
   }
 
