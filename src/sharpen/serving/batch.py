@@ -26,7 +26,7 @@ from sharpen.serving.errors import ApiError, stopping
 from sharpen.serving.events import SourceTold, StepTold
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.metrics import Metrics
-from sharpen.serving.ticket import LATE, Row, Ticket, answer_key, cheapest, source_key
+from sharpen.serving.ticket import LATE, LiveRow, Ticket, answer_key, cheapest, source_key
 from sharpen.speech.answers import Decoded
 from sharpen.speech.decoding import (
     SourcePass,
@@ -54,7 +54,7 @@ class EpisodeBatch:
         self.speech, self.limits, self.metrics = speech, limits, metrics
         self.costs = Costs()
         self._episode = Episode(speech.policy, normal_text(speech))
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, LiveRow] = {}
         self._ready: deque[Ticket] = deque()  # whose next window waits for the source model
         self._all: set[Ticket] = set()
         self._changed = threading.Condition()
@@ -227,7 +227,7 @@ class EpisodeBatch:
     def _join(self, ticket: Ticket, source: SourcePass, options: Options) -> None:
         assert options.adapt is not None
         until = ticket.share_ends
-        row = Row(f"{ticket.id}@{ticket.job.position}", ticket, source, options, until)
+        row = LiveRow(f"{ticket.id}@{ticket.job.position}", ticket, source, options, until)
         if time.monotonic() + self.costs.expected("turn") + self._last(row) > until:
             self._accept(ticket, source, source.results[0], OUT_OF_TIME)
             return
@@ -236,7 +236,7 @@ class EpisodeBatch:
         self._episode.join(prepared, [row.id], limits, options.adapt, draws=draws, trees=trees)
         self._rows[row.id] = row
 
-    def _last(self, row: Row) -> float:
+    def _last(self, row: LiveRow) -> float:
         """Seconds that its last decode will take."""
         return self.costs.expected(_search_of(row.options.final_decode), row.seconds)
 
@@ -280,7 +280,7 @@ class EpisodeBatch:
         self._episode.leave([row.id for row in rows])
         self._rows.clear()
 
-        def answers(some: Sequence[Row]) -> list[Decoded]:
+        def answers(some: Sequence[LiveRow]) -> list[Decoded]:
             (row,) = some
             outcome = adapt_windows(self.speech, row.source, row.options)
             return decode_adapted(self.speech, row.source, outcome, row.options)
@@ -292,9 +292,9 @@ class EpisodeBatch:
             else:
                 self._accept(row.ticket, row.source, attempt.result)
 
-    def _answer(self, done: Sequence[Row]) -> None:
+    def _answer(self, done: Sequence[LiveRow]) -> None:
         """Decodes the windows of finished rows with their own norms."""
-        groups: dict[Hashable, list[Row]] = defaultdict(list)
+        groups: dict[Hashable, list[LiveRow]] = defaultdict(list)
         for row in done:
             groups[answer_key(row.options)].append(row)
         for rows in groups.values():
@@ -310,7 +310,7 @@ class EpisodeBatch:
                 else:
                     self._accept(row.ticket, row.source, attempt.result)
 
-    def _answers(self, rows: Sequence[Row]) -> list[Decoded]:
+    def _answers(self, rows: Sequence[LiveRow]) -> list[Decoded]:
         ids = [row.id for row in rows]
         traces = [self._episode.trace(i) for i in ids]
         outcome = Outcome(self._episode.theta(ids), self._episode.norms(ids), traces)
