@@ -276,21 +276,21 @@ class EpisodeBatch:
             trace.steps[-1] = replace(step, tree=None)  # a tree may hold a whole distribution for every node
 
     def _adapt_alone(self) -> None:
+        """Each window in an episode of its own, from its first step on."""
         rows = list(self._rows.values())
         self._episode.leave([row.id for row in rows])
         self._rows.clear()
-
-        def answers(some: Sequence[LiveRow]) -> list[Decoded]:
-            (row,) = some
-            outcome = adapt_windows(self.speech, row.source, row.options)
-            return decode_adapted(self.speech, row.source, outcome, row.options)
-
         for row in rows:
-            (attempt,) = attempts([row], answers)
-            if attempt.result is None:
-                self._broke(row.ticket, attempt.error)
+            try:
+                (decoded,) = self._alone(row)
+            except Exception as error:
+                self._broke(row.ticket, error)
             else:
-                self._accept(row.ticket, row.source, attempt.result)
+                self._accept(row.ticket, row.source, decoded)
+
+    def _alone(self, row: LiveRow) -> list[Decoded]:
+        outcome = adapt_windows(self.speech, row.source, row.options, until=row.until)
+        return decode_adapted(self.speech, row.source, outcome, row.options)
 
     def _answer(self, done: Sequence[LiveRow]) -> None:
         """Decodes the windows of finished rows with their own norms."""
