@@ -153,8 +153,10 @@ function show(event, started) {
       $("marks").hidden = !words.changed;
       progress(null);
     },
-    "sharpen.files": () => offer(event),
-    "transcript.text.done": () => finish(event, (performance.now() - started) / 1000),
+    "transcript.text.done": () => {
+      offer(event.files);
+      finish(event, (performance.now() - started) / 1000);
+    },
   };
   handlers[event.type]?.();
 }
@@ -174,11 +176,11 @@ function finish(event, seconds) {
   status(facts.filter(Boolean).join(" · "));
 }
 
-function offer(event) {
+function offer(files) {
   const stem = recording.name.replace(/\.[^.]*$/, "") || "transcript";
   $("downloads").replaceChildren(make("span", { textContent: "Download" }));
   for (const [kind, type] of Object.entries(FILES)) {
-    const href = URL.createObjectURL(new Blob([event[kind]], { type: `${type};charset=utf-8` }));
+    const href = URL.createObjectURL(new Blob([files[kind]], { type: `${type};charset=utf-8` }));
     links.push(href);
     $("downloads").append(make("a", { href, download: `${stem}.${kind}`, textContent: kind }));
   }
