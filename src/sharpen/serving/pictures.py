@@ -42,7 +42,7 @@ class Pictures:
         """What to add to the event."""
         if isinstance(event, SourceTold):
             self._entropies, self._searches, self._read = [], [], event.decoded.text
-            return self._drawn(event.tree, "Hypotheses of the source model")
+            return self._drawn(event.tree, "Hypotheses of the source model", event.decoded.text)
         if isinstance(event, StepTold):
             self._entropies.append((event.step.H_tok, event.step.H_seq))
             k = len(self._entropies) - 1
@@ -50,18 +50,18 @@ class Pictures:
             curve = curve_svg([H_tok for H_tok, _ in self._entropies], [H_seq for _, H_seq in self._entropies])
             return {"curve": curve, **self._drawn(event.step.tree, f"Hypotheses {when}")}
         if isinstance(event, WindowTold):
-            found = self._drawn(event.tree, "Hypotheses of the adapted model")
+            found = self._drawn(event.tree, "Hypotheses of the adapted model", event.adapted)
             others = [(text, weight / len(self._searches)) for some in self._searches for text, weight in some]
             return {**found, "changes": changes(event.source, event.segments, self.tokenizer, others)}
         return {}
 
-    def _drawn(self, tree: HypothesisTree | None, title: str) -> dict[str, Any]:
-        """The drawing of the hypotheses, and the most probable of them beside that of the drawing before."""
+    def _drawn(self, tree: HypothesisTree | None, title: str, text: str = "") -> dict[str, Any]:
+        """The drawing of the hypotheses, and their text, or the best of them, beside that of the drawing before."""
         if tree is None or not tree.hypotheses:
             return {}
         self._searches = [*self._searches[:1], self._weighted(tree)]
-        best = max(tree.hypotheses, key=lambda y: -math.inf if math.isnan(y.logprob) else y.logprob)
-        text, before = self.tokenizer.decode(best.content).strip(), self._read
+        best = max(tree.hypotheses, key=lambda y: -math.inf if math.isnan(y.logprob) else y.logprob / len(y))
+        text, before = text or self.tokenizer.decode(best.content).strip(), self._read
         self._read = text
         reading = [
             {"before": "".join(part.source), "after": "".join(part.adapted), "changed": part.changed}

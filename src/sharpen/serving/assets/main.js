@@ -56,7 +56,7 @@ function hint() {
 }
 
 function fail(error) {
-  const message = error.message || String(error);
+  const message = (error.message || String(error)).replace(/^file: /, ""); // what else could be wrong is not on this page
   if (error.status === 401) {
     $("key-field").hidden = false;
     $("key").focus();
@@ -68,11 +68,11 @@ function fail(error) {
 }
 
 /** Why the server would refuse the recording, or nothing. */
-function tooMuch({ blob, name }) {
+function tooMuch({ blob }) {
   const most = model?.sharpen.max_upload;
   const size = blob.size / 2 ** 20;
-  if (!blob.size) return `${name} is empty.`;
-  return most && size > 0.99 * most ? `${name} has ${size.toFixed(1)} MB; this server takes up to ${most} MB.` : "";
+  if (!blob.size) return "The recording is empty.";
+  return most && size > 0.99 * most ? `The recording has ${size.toFixed(1)} MB; this server takes up to ${most} MB.` : "";
 }
 
 async function begin(given) {
