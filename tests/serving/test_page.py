@@ -89,7 +89,7 @@ def test_one_can_watch_it_adapt(adapted):
     points = adapted.evaluate("drawn")
     assert points == sorted(points), "the curve did not grow"
     assert points[-1] == 10, "two curves of five points"
-    assert adapted.locator("#frames span").all_text_contents() == ["source", *"12345", "adapted"]
+    assert adapted.locator("#frames span").all_text_contents() == ["source", *"01234", "adapted"]
     last = adapted.locator("#tree svg desc").text_content()
     adapted.locator("#frames input").first.check(force=True)
     expect(adapted.locator("#tree-title")).to_have_text("Hypotheses of the source model")

@@ -9,6 +9,8 @@ export class Words {
   #known = new Map(); // button -> what is known about its word
   #now = null;
 
+  changed = 0; // places where adapting has changed the text
+
   constructor(player) {
     this.#player = player;
     $("answer").addEventListener("click", (event) => {
@@ -18,16 +20,13 @@ export class Words {
     $("answer").addEventListener("keydown", (event) => this.#move(event));
   }
 
-  get changed() {
-    return $("answer").querySelectorAll("ins").length;
-  }
-
   clear() {
     $("answer").replaceChildren();
     $("source").replaceChildren();
     $("source-part").hidden = true;
     this.#known.clear();
     this.#now = null;
+    this.changed = 0;
   }
 
   /** The source model's text, which stands until the answer is known. */
@@ -58,7 +57,8 @@ export class Words {
     if (event.guard) notes.push(make("p", { className: "note", textContent: `Guard: ${event.guard}; the source model's text is kept.` }));
     $("answer").append(answer, ...notes);
     $("source").append(source);
-    if (event.changes.some((part) => part.changed)) $("source-part").hidden = false;
+    this.changed += event.changes.filter((part) => part.changed).length;
+    $("source-part").hidden = !this.changed;
     $("result").classList.toggle("several", $("answer").querySelectorAll(".words").length > 1);
     const first = $("answer").querySelector("button.word");
     if (first && !$("answer").querySelector('button[tabindex="0"]')) first.tabIndex = 0;
