@@ -193,6 +193,7 @@ async function toggleRecording() {
     if (recorder.recording) {
       begin(await recorder.stop());
     } else {
+      $("error").hidden = true;
       await recorder.start($("level"), (seconds) => ($("clock").textContent = `recording · ${clock(seconds)}`));
     }
   } catch (error) {

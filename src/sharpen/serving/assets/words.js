@@ -95,7 +95,7 @@ export class Words {
 
   #show(button, word) {
     const card = $("word-card");
-    card.hidePopover();
+    if (card.matches(":popover-open")) card.hidePopover();
     const facts = [
       word.confidence !== undefined ? `confidence ${percent(word.confidence)}` : "",
       word.probability !== undefined && word.probability !== null ? `probability ${percent(word.probability)}` : "",
