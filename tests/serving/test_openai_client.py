@@ -32,6 +32,7 @@ def served(response_format, stream, granularities, include):
 @pytest.mark.parametrize(
     ("response_format", "stream", "granularities", "include"),
     list(itertools.product(FORMATS, (False, True), GRANULARITIES, ((), ("logprobs",)))),
+    ids=lambda value: "+".join(value) or "none" if isinstance(value, tuple) else str(value),
 )
 def test_every_combination(server, response_format, stream, granularities, include):
     fields = {"response_format": response_format, "stream": stream}

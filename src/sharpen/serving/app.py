@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -24,11 +24,12 @@ from sharpen.serving import metrics
 from sharpen.serving.contract import OWN_FIELDS, Ask, unknown_model
 from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Finished, Told, sse
-from sharpen.serving.form import Form, discard, read_form
+from sharpen.serving.form import discard, read_form
 from sharpen.serving.responses import MEDIA_TYPES, Stream, summary_header, transcript
 from sharpen.serving.service import VANISHED, Following, RequestOutcome, Service
 from sharpen.speech.decoding import initial_context
 
+T = TypeVar("T")
 PING = 15.0  # seconds without an event after which a stream sends a comment, so that no proxy closes it
 
 
@@ -166,19 +167,20 @@ class _Routes:
     async def _answer(self, request: Request, task: str) -> Response:
         with ExitStack() as stack:
             outcome = stack.enter_context(self.service.answering())
-            form, ask = await self._form(request, task)
+            ask, data = await self._form(request, task)
+            following = await _unless_gone(request, self.service.follow(data, ask))
+            del data  # recordings wait as samples; their files need not
+            stack.callback(following.leave)
             if ask.stream:
-                following = await self.service.follow(form, ask)
-                stack.callback(following.leave)
                 return self._stream(following, ask, outcome, stack.pop_all())
-            result = await _unless_gone(request, self._result(form, ask))
+            result = await _unless_gone(request, _result(following))
         headers = {"x-sharpen": summary_header(result, ask)}
         content = transcript(result, ask, self.service.speech.tokenizer)
         if isinstance(content, str):
             return PlainTextResponse(content, headers=headers, media_type=MEDIA_TYPES[ask.response_format])
         return json_response(content, headers=headers)
 
-    async def _form(self, request: Request, task: str) -> tuple[Form, Ask]:
+    async def _form(self, request: Request, task: str) -> tuple[Ask, bytes]:
         body = aiter(request.stream())
         try:
             self._check_key(request)
@@ -189,16 +191,7 @@ class _Routes:
         with self.service.uploading():
             kind, length = request.headers.get("content-type", ""), request.headers.get("content-length")
             form = await read_form(kind, length, body, self.service.limits)
-        return form, self.service.understand(form, task)
-
-    async def _result(self, form: Form, ask: Ask) -> Finished:
-        following = await self.service.follow(form, ask)
-        try:
-            while not isinstance(event := await following.next(), Finished):
-                pass
-            return event
-        finally:
-            following.leave()
+        return self.service.understand(form, task)
 
     def _stream(self, following: Following, ask: Ask, outcome: RequestOutcome, stack: ExitStack) -> Response:
         """An error before the recording is queued has its own status; from here on it is an event."""
@@ -232,8 +225,14 @@ class _EventResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Finished]) -> Finished:
-    """The answer, unless the client leaves first: then it is cancelled."""
+async def _result(following: Following) -> Finished:
+    while not isinstance(event := await following.next(), Finished):
+        pass
+    return event
+
+
+async def _unless_gone(request: Request, answer: Coroutine[Any, Any, T]) -> T:
+    """What is waited for, unless the client leaves first: then it is cancelled."""
     working = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_left(request))
     try:
