@@ -95,9 +95,10 @@ def test_what_is_too_much(server):
     body_of(server.post(prompt="x" * 100_000), 400, "field_too_long")
     body_of(server.post(**{f"f{i}": "x" for i in range(70)}), 400, "too_many_fields")
     body_of(httpx2.post(f"{server.url}/v1/audio/transcriptions", json={"model": "x"}), 415, "unsupported_media_type")
-    answer = raw(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 10_000 + b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400")
-    assert b'"invalid_http"' in answer
+    for size, pause in ((10_000, 0.0), (100, 0.3)):  # at once, and bit by bit
+        answer = raw(server, b"GET /health HTTP/1.1\r\nx: " + b"y" * 5000 + b"\r\nhost: x\r\n\r\n", 0.01 * pause, size)
+        assert answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+        assert b'"headers_too_long"' in answer or b'"invalid_http"' in answer
 
 
 def test_a_hundred_channels_are_served(server):
@@ -113,6 +114,23 @@ def test_a_slow_upload_is_ended(server):
     assert b"upload" in answer or b"form" in answer
     assert time.monotonic() - begin < 15
     assert server.metric("uploads") == 0
+
+
+def test_slow_headers_are_ended(server):
+    begun = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as silent,
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as half,
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as second,
+    ):
+        half.sendall(begun)
+        second.sendall(begun + b"\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += second.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200")
+        second.sendall(begun)  # after a request that was all right
+        assert [connection.recv(1 << 16) for connection in (silent, half, second)] == [b"", b"", b""]
 
 
 def test_slow_uploads_do_not_take_all_places(server):

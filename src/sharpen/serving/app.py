@@ -61,14 +61,14 @@ def make_app(service: Service, origins: tuple[str, ...] = ()) -> ASGIApp:
         exception_handlers={ApiError: _refused, HTTPException: _no_route, ClientDisconnect: _gone, Exception: _broke},
         lifespan=lifespan,
     )
-    return _NamedRequests(app)
+    return _NamedRequests(app, service.limits.max_header)
 
 
 class _NamedRequests:
-    """Gives every answer a name, by which a log and a client can speak about it."""
+    """Gives every answer a name, by which a log and a client can speak about it; refuses headers that are too long."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app, self.most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = f"req_{secrets.token_hex(12)}"
@@ -78,7 +78,13 @@ class _NamedRequests:
                 MutableHeaders(scope=message)["x-request-id"] = name
             await send(message)
 
-        await self.app(scope, receive, named if scope["type"] == "http" else send)
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif sum(len(key) + len(value) for key, value in scope["headers"]) + len(scope["raw_path"]) > self.most:
+            error = ApiError(431, f"the headers are longer than {self.most} bytes", None, "headers_too_long")
+            await json_response(error.body, error.status)(scope, receive, named)
+        else:
+            await self.app(scope, receive, named)
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
