@@ -15,7 +15,7 @@ from serving.test_media import flac, wav
 from sharpen.cli import main
 from sharpen.speech.audio import read_audio
 
-HEAVY = {"method": "em-tok-b", "steps": "20", "samples": "4", "effort": ""}
+HEAVY = {"method": "em-tok-b", "steps": "14", "samples": "4", "effort": ""}
 
 
 @pytest.fixture(scope="module")
@@ -172,9 +172,9 @@ def test_a_client_that_leaves_frees_its_place(server, stream):
 
 def test_a_deadline(server):
     begin = time.monotonic()
-    said = server.post(**HEAVY, deadline="2").json()["adaptation"]
+    said = server.post(**HEAVY, deadline="1.5").json()["adaptation"]
     assert time.monotonic() - begin < 6
-    assert said["steps"] < 20
+    assert said["steps"] < 14
     assert said["windows"][0]["stopped"].startswith("deadline")
     assert server.post(deadline="0.000001").json()["error"]["code"] == "deadline_exceeded"
 
