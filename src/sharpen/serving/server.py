@@ -114,7 +114,7 @@ def serve(app: ASGIApp, service: Service, host: str, port: int) -> None:
         http=protocol,
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # whatever strangers send is no reason to write
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
