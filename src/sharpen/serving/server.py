@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import socket
@@ -108,6 +109,7 @@ class DrainingServer(uvicorn.Server):
 def serve(app: ASGIApp, service: Service, host: str, port: int) -> None:
     """Serves until a signal; returns after the drain."""
     limits: ServerLimits = service.limits
+    logging.getLogger("python_multipart").addHandler(logging.NullHandler())  # it reports every broken form
     protocol = type("BoundedProtocol", (BoundedProtocol,), {"most": limits.max_connections})
     config = uvicorn.Config(
         app,
