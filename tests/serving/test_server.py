@@ -1,6 +1,5 @@
 """The server as a process: limits, clients that leave, processes that die, signals."""
 
-import json
 import signal
 import socket
 import time
@@ -16,7 +15,7 @@ from serving.test_media import flac, wav
 from sharpen.cli import main
 from sharpen.speech.audio import read_audio
 
-HEAVY = {"method": "em-tok-b", "steps": "20", "samples": "8", "effort": ""}
+HEAVY = {"method": "em-tok-b", "steps": "14", "samples": "4", "effort": ""}
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +94,10 @@ def test_what_is_too_much(server):
     body_of(server.post(prompt="x" * 100_000), 400, "field_too_long")
     body_of(server.post(**{f"f{i}": "x" for i in range(70)}), 400, "too_many_fields")
     body_of(httpx2.post(f"{server.url}/v1/audio/transcriptions", json={"model": "x"}), 415, "unsupported_media_type")
-    answer = raw(server, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 10_000 + b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400")
-    assert b'"invalid_http"' in answer
+    for size, pause in ((10_000, 0.0), (100, 0.3)):  # at once, and bit by bit
+        answer = raw(server, b"GET /health HTTP/1.1\r\nx: " + b"y" * 5000 + b"\r\nhost: x\r\n\r\n", 0.01 * pause, size)
+        assert answer.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+        assert b'"headers_too_long"' in answer or b'"invalid_http"' in answer
 
 
 def test_a_hundred_channels_are_served(server):
@@ -108,11 +108,28 @@ def test_a_hundred_channels_are_served(server):
 def test_a_slow_upload_is_ended(server):
     head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=X\r\n"
     begin = time.monotonic()
-    answer = raw(server, head + b"content-length: 1000000\r\n\r\n" + b"x" * 400, pause=0.05, size=10)
+    answer = raw(server, head + b"content-length: 1000000\r\n\r\n" + b"x" * 400, pause=0.1, size=10)
     assert answer.startswith(b"HTTP/1.1 4")
     assert b"upload" in answer or b"form" in answer
     assert time.monotonic() - begin < 15
     assert server.metric("uploads") == 0
+
+
+def test_slow_headers_are_ended(server):
+    begun = b"GET /health HTTP/1.1\r\nhost: x\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as silent,
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as half,
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as second,
+    ):
+        half.sendall(begun)
+        second.sendall(begun + b"\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += second.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200")
+        second.sendall(begun)  # after a request that was all right
+        assert [connection.recv(1 << 16) for connection in (silent, half, second)] == [b"", b"", b""]
 
 
 def test_slow_uploads_do_not_take_all_places(server):
@@ -155,9 +172,9 @@ def test_a_client_that_leaves_frees_its_place(server, stream):
 
 def test_a_deadline(server):
     begin = time.monotonic()
-    said = server.post(**HEAVY, deadline="3").json()["adaptation"]
-    assert time.monotonic() - begin < 5
-    assert 0 < said["steps"] < 20
+    said = server.post(**HEAVY, deadline="1.5").json()["adaptation"]
+    assert time.monotonic() - begin < 6
+    assert said["steps"] < 14
     assert said["windows"][0]["stopped"].startswith("deadline")
     assert server.post(deadline="0.000001").json()["error"]["code"] == "deadline_exceeded"
 
@@ -249,9 +266,11 @@ def test_mistakes_on_the_command_line(tmp_path, capsys):
 
 def test_nothing_is_written(server):
     """Not even an upload that is larger than what form parsers keep in memory."""
-    seconds = 50
-    loud = np.random.default_rng(0).integers(-100, 100, 8000 * seconds)
-    assert server.post(file=wav(loud, rate=8000)).status_code == 200
-    with open(f"/proc/{server.process.pid}/io", encoding="ascii") as file:
-        counts = dict(line.split(": ") for line in file)
-    assert int(counts["write_bytes"]) == 0, json.dumps(counts)
+
+    def written():
+        with open(f"/proc/{server.process.pid}/io", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("write_bytes"))
+
+    before = written()
+    assert server.post(file=wav(np.ones(8000 * 55), rate=8000)).json()["text"] == ""  # 0.9 MB of silence
+    assert written() == before

@@ -16,14 +16,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numpy as np
-
 from sharpen.errors import reason
 from sharpen.method.adapt import Outcome
 from sharpen.method.episode import Episode
 from sharpen.method.trace import OUT_OF_TIME
 from sharpen.models.speech import SpeechModel
-from sharpen.serving.costs import Costs
+from sharpen.serving.costs import Costs, search_of, warm_up
 from sharpen.serving.errors import ApiError, stopping
 from sharpen.serving.events import SourceTold, StepTold
 from sharpen.serving.limits import ServerLimits
@@ -33,7 +31,6 @@ from sharpen.serving.ticket import LATE, LiveRow, Ticket, answer_key, cheapest
 from sharpen.speech.answers import Decoded, text_tree
 from sharpen.speech.decoding import (
     SourcePass,
-    Window,
     adapt_windows,
     decode_adapted,
     decode_source,
@@ -41,11 +38,9 @@ from sharpen.speech.decoding import (
     first_hypotheses,
     normal_text,
 )
-from sharpen.speech.efforts import effort_options
 from sharpen.speech.fallback import attempts
 from sharpen.speech.options import Options
 
-WARM = 2  # seconds of noise
 TOGETHER = 8  # windows that the source model decodes at once: more would keep the others waiting
 SHED = "load: {} windows were waiting"
 
@@ -63,22 +58,8 @@ class EpisodeBatch:
 
     def start(self) -> None:
         """Begins to work, once it knows about how long things take."""
-        self._warm()
+        warm_up(self.speech, self.costs)
         self._thread.start()
-
-    def _warm(self) -> None:
-        """Weights are converted when they are first used: that is not the first client's time."""
-        window = Window("warm", np.random.default_rng(0).normal(0, 0.1, WARM * self.speech.sampling_rate).astype("f4"))
-        for kind in ("plain", "high"):
-            options = effort_options(kind, temperature=(0.0,), no_speech_threshold=None)
-            with self._timed("warm", _search_of(options.decode), WARM):
-                source = decode_source(self.speech, [window], options, ["en"])
-            if options.adapt is not None:
-                options = replace(options, adapt=replace(options.adapt, steps=1, gate=0.0))
-                begin = time.monotonic()
-                outcome = adapt_windows(self.speech, source, options)
-                self.costs.saw("turn", time.monotonic() - begin)
-                decode_adapted(self.speech, source, outcome, options)
 
     def stop(self) -> None:
         """Ends the thread after its turn; what is unfinished fails."""
@@ -154,7 +135,7 @@ class EpisodeBatch:
         options = ticket.job.options
         left = ticket.share_ends - time.monotonic()
         seconds = min(self.speech.seconds, ticket.seconds - ticket.job.done)
-        if options.decode != "greedy" and left < self.costs.expected(_search_of(options.decode), seconds):
+        if options.decode != "greedy" and left < self.costs.expected(search_of(options.decode), seconds):
             return cheapest(options), LATE
         return options, ""
 
@@ -178,7 +159,7 @@ class EpisodeBatch:
             return [done.select([b]) for b in range(len(some))]
 
         seconds = sum(len(window.samples) for *_, window in taken) / self.speech.sampling_rate
-        with self._timed("source", _search_of(options.decode), seconds):
+        with self._timed("source", search_of(options.decode), seconds):
             found = attempts(taken, decode)
         for attempt in found:
             ticket, options, why, window = attempt.item
@@ -210,7 +191,7 @@ class EpisodeBatch:
 
     def _last(self, row: LiveRow) -> float:
         """Seconds that its last decode will take."""
-        return self.costs.expected(_search_of(row.options.final_decode), row.seconds)
+        return self.costs.expected(search_of(row.options.final_decode), row.seconds)
 
     def _stop_late(self) -> None:
         """Ends the rows whose next step would leave no time for their answer."""
@@ -271,7 +252,7 @@ class EpisodeBatch:
             groups[answer_key(row.options)].append(row)
         for rows in groups.values():
             seconds = sum(row.seconds for row in rows if self._episode.trace(row.id).steps)
-            with self._timed("answer", _search_of(rows[0].options.final_decode), seconds):
+            with self._timed("answer", search_of(rows[0].options.final_decode), seconds):
                 found = attempts(rows, self._answers)
             self._episode.leave([row.id for row in rows])
             for attempt in found:
@@ -332,8 +313,3 @@ class EpisodeBatch:
         self.metrics.add("stage_seconds_total", took, stage)
         if what:
             self.costs.saw(what, took, seconds)
-
-
-def _search_of(decode: str) -> str:
-    """What a decode costs is known by its search."""
-    return "greedy" if decode == "greedy" else "beam"
