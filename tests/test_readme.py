@@ -50,6 +50,8 @@ def examples():
         for number, code in enumerate(
             re.findall(r"```python\n(.+?)```", page.read_text(encoding="utf-8"), re.DOTALL), 1
         ):
+            if "http://127.0.0.1" in code:
+                continue  # tests/serving/test_docs.py has a server for it
             # Ten steps with whisper-base: what the README shows first takes longest.
             long = [pytest.mark.long] if page.name == "README.md" and page.parent == ROOT else []
             yield pytest.param(code, id=f"{page.relative_to(ROOT)} {number}", marks=long)

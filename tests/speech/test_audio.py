@@ -12,8 +12,9 @@ import av
 import numpy as np
 import pytest
 
-from sharpen.errors import AudioError
+from sharpen.errors import AudioError, AudioTooLongError
 from sharpen.speech.audio import Audio, read_audio
+from sharpen.speech.samples import ReadLimits
 
 RATE = 16_000
 FORMATS = {  # suffix -> container, codec, rate of the encoder
@@ -478,6 +479,17 @@ def test_a_playlist_opens_no_other_file(tmp_path):
         (tmp_path / name).write_text(text)
         with pytest.raises(AudioError):
             read_audio(tmp_path / name)
+
+
+def test_limits_of_what_is_decoded():
+    data = encoded("flac", 3.0, channels=2)
+    assert read_audio(data, limits=ReadLimits(3.1, 2 * 3.1 * RATE, "wav,flac")).duration == 3.0
+    with pytest.raises(AudioTooLongError, match="longer than 2 seconds"):
+        read_audio(data, limits=ReadLimits(seconds=2))
+    with pytest.raises(AudioTooLongError, match="more than 50000 samples in all its channels"):
+        read_audio(data, limits=ReadLimits(samples=50_000))
+    with pytest.raises(AudioError, match="not audio that can be decoded"):
+        read_audio(data, limits=ReadLimits(formats="wav,mp3"))
 
 
 def test_torch_is_not_imported():

@@ -26,7 +26,7 @@ class Stretch:
 
 def stretches(source: str, adapted: str) -> list[Stretch]:
     """The two texts aligned word by word with as few edits as possible; in scripts without spaces, by character."""
-    a, b = _words(source), _words(adapted)
+    a, b = split_words(source), split_words(adapted)
     pairs = kaldialign.align([w.strip() for w in a], [w.strip() for w in b], GAP)
     aligned = []
     i = j = 0
@@ -38,7 +38,7 @@ def stretches(source: str, adapted: str) -> list[Stretch]:
     return aligned
 
 
-def _words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Words with the spaces behind them; in scripts without spaces, characters with their combining marks."""
     words: list[str] = []
     open_word = False  # the last word may grow by another letter

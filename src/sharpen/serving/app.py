@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -24,12 +24,13 @@ from sharpen.serving import metrics
 from sharpen.serving.contract import OWN_FIELDS, Ask, unknown_model
 from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Finished, Told, sse
-from sharpen.serving.form import Form, discard, read_form
+from sharpen.serving.form import discard, read_form
 from sharpen.serving.page import Page, wants_page
 from sharpen.serving.responses import MEDIA_TYPES, Stream, summary_header, transcript
 from sharpen.serving.service import VANISHED, Following, RequestOutcome, Service
 from sharpen.speech.decoding import initial_context
 
+T = TypeVar("T")
 PING = 15.0  # seconds without an event after which a stream sends a comment, so that no proxy closes it
 
 
@@ -62,14 +63,14 @@ def make_app(service: Service, origins: tuple[str, ...] = ()) -> ASGIApp:
         exception_handlers={ApiError: _refused, HTTPException: _no_route, ClientDisconnect: _gone, Exception: _broke},
         lifespan=lifespan,
     )
-    return _NamedRequests(app)
+    return _NamedRequests(app, service.limits.max_header)
 
 
 class _NamedRequests:
-    """Gives every answer a name, by which a log and a client can speak about it."""
+    """Gives every answer a name, by which a log and a client can speak about it; refuses headers that are too long."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app, self.most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = f"req_{secrets.token_hex(12)}"
@@ -79,7 +80,13 @@ class _NamedRequests:
                 MutableHeaders(scope=message)["x-request-id"] = name
             await send(message)
 
-        await self.app(scope, receive, named if scope["type"] == "http" else send)
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+        elif sum(len(key) + len(value) for key, value in scope["headers"]) + len(scope["raw_path"]) > self.most:
+            error = ApiError(431, f"the headers are longer than {self.most} bytes", None, "headers_too_long")
+            await json_response(error.body, error.status)(scope, receive, named)
+        else:
+            await self.app(scope, receive, named)
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -171,19 +178,20 @@ class _Routes:
     async def _answer(self, request: Request, task: str) -> Response:
         with ExitStack() as stack:
             outcome = stack.enter_context(self.service.answering())
-            form, ask = await self._form(request, task)
+            ask, data = await self._form(request, task)
+            following = await _unless_gone(request, self.service.follow(data, ask))
+            del data  # recordings wait as samples; their files need not
+            stack.callback(following.leave)
             if ask.stream:
-                following = await self.service.follow(form, ask)
-                stack.callback(following.leave)
                 return self._stream(following, ask, outcome, stack.pop_all())
-            result = await _unless_gone(request, self._result(form, ask))
+            result = await _unless_gone(request, _result(following))
         headers = {"x-sharpen": summary_header(result, ask)}
         content = transcript(result, ask, self.service.speech.tokenizer)
         if isinstance(content, str):
             return PlainTextResponse(content, headers=headers, media_type=MEDIA_TYPES[ask.response_format])
         return json_response(content, headers=headers)
 
-    async def _form(self, request: Request, task: str) -> tuple[Form, Ask]:
+    async def _form(self, request: Request, task: str) -> tuple[Ask, bytes]:
         body = aiter(request.stream())
         try:
             self._check_key(request)
@@ -194,16 +202,7 @@ class _Routes:
         with self.service.uploading():
             kind, length = request.headers.get("content-type", ""), request.headers.get("content-length")
             form = await read_form(kind, length, body, self.service.limits)
-        return form, self.service.understand(form, task)
-
-    async def _result(self, form: Form, ask: Ask) -> Finished:
-        following = await self.service.follow(form, ask)
-        try:
-            while not isinstance(event := await following.next(), Finished):
-                pass
-            return event
-        finally:
-            following.leave()
+        return self.service.understand(form, task)
 
     def _stream(self, following: Following, ask: Ask, outcome: RequestOutcome, stack: ExitStack) -> Response:
         """An error before the recording is queued has its own status; from here on it is an event."""
@@ -237,8 +236,14 @@ class _EventResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _unless_gone(request: Request, answer: Coroutine[Any, Any, Finished]) -> Finished:
-    """The answer, unless the client leaves first: then it is cancelled."""
+async def _result(following: Following) -> Finished:
+    while not isinstance(event := await following.next(), Finished):
+        pass
+    return event
+
+
+async def _unless_gone(request: Request, answer: Coroutine[Any, Any, T]) -> T:
+    """What is waited for, unless the client leaves first: then it is cancelled."""
     working = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_left(request))
     try:

@@ -7,30 +7,30 @@ behind those of the others: a long recording does not hold up a short one.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections import defaultdict, deque
+import traceback
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-
-import numpy as np
 
 from sharpen.errors import reason
 from sharpen.method.adapt import Outcome
 from sharpen.method.episode import Episode
 from sharpen.method.trace import OUT_OF_TIME
 from sharpen.models.speech import SpeechModel
-from sharpen.serving.costs import Costs
+from sharpen.serving.costs import Costs, search_of, warm_up
 from sharpen.serving.errors import ApiError, stopping
 from sharpen.serving.events import SourceTold, StepTold
 from sharpen.serving.limits import ServerLimits
+from sharpen.serving.line import WaitingLine
 from sharpen.serving.metrics import Metrics
-from sharpen.serving.ticket import LATE, Row, Ticket, answer_key, cheapest, source_key
+from sharpen.serving.ticket import LATE, LiveRow, Ticket, answer_key, cheapest
 from sharpen.speech.answers import Decoded, text_tree
 from sharpen.speech.decoding import (
     SourcePass,
-    Window,
     adapt_windows,
     decode_adapted,
     decode_source,
@@ -38,11 +38,9 @@ from sharpen.speech.decoding import (
     first_hypotheses,
     normal_text,
 )
-from sharpen.speech.efforts import effort_options
 from sharpen.speech.fallback import attempts
 from sharpen.speech.options import Options
 
-WARM = 2  # seconds of noise
 TOGETHER = 8  # windows that the source model decodes at once: more would keep the others waiting
 SHED = "load: {} windows were waiting"
 
@@ -54,37 +52,18 @@ class EpisodeBatch:
         self.speech, self.limits, self.metrics = speech, limits, metrics
         self.costs = Costs()
         self._episode = Episode(speech.policy, normal_text(speech))
-        self._rows: dict[str, Row] = {}
-        self._ready: deque[Ticket] = deque()  # whose next window waits for the source model
-        self._all: set[Ticket] = set()
-        self._changed = threading.Condition()
-        self._ended = False
+        self._rows: dict[str, LiveRow] = {}
+        self._line = WaitingLine(limits, self.costs)
         self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
 
     def start(self) -> None:
         """Begins to work, once it knows about how long things take."""
-        self._warm()
+        warm_up(self.speech, self.costs)
         self._thread.start()
-
-    def _warm(self) -> None:
-        """Weights are converted when they are first used: that is not the first client's time."""
-        window = Window("warm", np.random.default_rng(0).normal(0, 0.1, WARM * self.speech.sampling_rate).astype("f4"))
-        for kind in ("plain", "high"):
-            options = effort_options(kind, temperature=(0.0,), no_speech_threshold=None)
-            with self._timed("warm", _search_of(options.decode), WARM):
-                source = decode_source(self.speech, [window], options, ["en"])
-            if options.adapt is not None:
-                options = replace(options, adapt=replace(options.adapt, steps=1, gate=0.0))
-                begin = time.monotonic()
-                outcome = adapt_windows(self.speech, source, options)
-                self.costs.saw("turn", time.monotonic() - begin)
-                decode_adapted(self.speech, source, outcome, options)
 
     def stop(self) -> None:
         """Ends the thread after its turn; what is unfinished fails."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
+        self._line.end()
         self._thread.join(timeout=60)
 
     @property
@@ -94,42 +73,37 @@ class EpisodeBatch:
     @property
     def size(self) -> int:
         """Recordings accepted and not yet done."""
-        return len(self._all)
+        return len(self._line)
 
-    def check_room(self, seconds: float = 0.0) -> None:
+    def check_room(self) -> None:
         """Raises where one more recording is too many."""
-        with self._changed:
-            held = sum(ticket.seconds for ticket in self._all)
-            full = len(self._all) >= self.limits.queue or (held and held + seconds > 4 * self.limits.max_seconds)
-            if full:
-                wait = self.costs.wait(sum(ticket.seconds - ticket.job.done for ticket in self._all))
-                raise ApiError(
-                    429, f"{len(self._all)} recordings are waiting; try again later", None, "queue_full", wait
-                )
+        self._line.check_room()
 
     def submit(self, ticket: Ticket) -> None:
-        self.check_room(ticket.seconds)
-        with self._changed:
-            if self._ended:
-                raise stopping(1.0)
-            self._all.add(ticket)
-            if ticket.job.finished:  # silence from its beginning to its end
-                self._finish(ticket)
-            else:
-                self._ready.append(ticket)
-            self._changed.notify()
+        if ticket.job.finished:  # silence from its beginning to its end
+            ticket.finish()
+        else:
+            self._line.add(ticket)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._ended or self._ready or self._rows):
-                    self._gauges()
-                    self._changed.wait()
-                if self._ended:
-                    break
-            self._turn()
-        for ticket in list(self._all):
+        while not self._line.ended:
+            try:
+                self._turn()
+            except Exception:  # ours: what it was about is lost, the next request is not
+                traceback.print_exc()
+                self._begin_anew()
+            if not self._rows:
+                self._gauges()
+                self._line.wait()
+        for ticket in self._line.rest():
             self._fail(ticket, stopping(1.0))
+
+    def _begin_anew(self) -> None:
+        self._episode = Episode(self.speech.policy, normal_text(self.speech))
+        self._rows.clear()
+        for ticket in self._line.rest():
+            ticket.vanished = True
+            self._fail(ticket, ApiError(500, "the server made a mistake; it is in its log", None, "internal"))
 
     def _turn(self) -> None:
         """One source batch, one step of everything that adapts, and the answers of what is done."""
@@ -145,8 +119,8 @@ class EpisodeBatch:
         self._gauges()
 
     def _gauges(self) -> None:
-        self.metrics.set("queue", len(self._all))
-        self.metrics.set("waiting", len(self._ready))
+        self.metrics.set("queue", len(self._line))
+        self.metrics.set("waiting", self._line.waiting)
         self.metrics.set("rows", len(self._rows))
 
     def _drop_vanished(self) -> None:
@@ -154,46 +128,23 @@ class EpisodeBatch:
         self._episode.leave([row.id for row in gone])
         for row in gone:
             del self._rows[row.id]
-        with self._changed:
-            for ticket in [ticket for ticket in self._all if ticket.vanished]:
-                self._all.discard(ticket)
-                if ticket in self._ready:
-                    self._ready.remove(ticket)
-
-    def _take(self) -> list[tuple[Ticket, Options, str]]:
-        """The windows to decode now: those that may go first and share their options. Where no row is free, only those
-        of requests that do not adapt.
-        """
-        room = self.limits.rows - len(self._rows)
-        taken: list[tuple[Ticket, Options, str]] = []
-        key: Hashable = None
-        most = TOGETHER if not any(row.until < float("inf") for row in self._rows.values()) else 1
-        with self._changed:
-            for ticket in list(self._ready):
-                options, why = self._chosen(ticket)
-                if (options.adapt is not None and room <= 0) or len(taken) >= most:
-                    continue
-                if key is None:
-                    key = source_key(options)
-                if source_key(options) == key:
-                    taken.append((ticket, options, why))
-                    room -= options.adapt is not None
-                    self._ready.remove(ticket)
-        return taken
+        self._line.drop_vanished()
 
     def _chosen(self, ticket: Ticket) -> tuple[Options, str]:
         """The options of its next window: less where the deadline leaves no time for more."""
         options = ticket.job.options
         left = ticket.share_ends - time.monotonic()
         seconds = min(self.speech.seconds, ticket.seconds - ticket.job.done)
-        if options.decode != "greedy" and left < self.costs.expected(_search_of(options.decode), seconds):
+        if options.decode != "greedy" and left < self.costs.expected(search_of(options.decode), seconds):
             return cheapest(options), LATE
         return options, ""
 
     def _decode_ready(self) -> None:
         """The source model transcribes some windows; those to adapt to join the episode, the others are done."""
         taken = []
-        for ticket, options, why in self._take():
+        hurried = any(row.until < math.inf for row in self._rows.values())  # they wait while others are decoded
+        rows = self.limits.rows - len(self._rows)
+        for ticket, options, why in self._line.take(self._chosen, rows, 1 if hurried else TOGETHER):
             if time.monotonic() >= ticket.until:
                 self._give_up(ticket)
             else:
@@ -208,7 +159,7 @@ class EpisodeBatch:
             return [done.select([b]) for b in range(len(some))]
 
         seconds = sum(len(window.samples) for *_, window in taken) / self.speech.sampling_rate
-        with self._timed("source", _search_of(options.decode), seconds):
+        with self._timed("source", search_of(options.decode), seconds):
             found = attempts(taken, decode)
         for attempt in found:
             ticket, options, why, window = attempt.item
@@ -229,7 +180,7 @@ class EpisodeBatch:
     def _join(self, ticket: Ticket, source: SourcePass, options: Options) -> None:
         assert options.adapt is not None
         until = ticket.share_ends
-        row = Row(f"{ticket.id}@{ticket.job.position}", ticket, source, options, until)
+        row = LiveRow(f"{ticket.id}@{ticket.job.position}", ticket, source, options, until)
         if time.monotonic() + self.costs.expected("turn") + self._last(row) > until:
             self._accept(ticket, source, source.results[0], OUT_OF_TIME)
             return
@@ -238,9 +189,9 @@ class EpisodeBatch:
         self._episode.join(prepared, [row.id], limits, options.adapt, draws=draws, trees=trees)
         self._rows[row.id] = row
 
-    def _last(self, row: Row) -> float:
+    def _last(self, row: LiveRow) -> float:
         """Seconds that its last decode will take."""
-        return self.costs.expected(_search_of(row.options.final_decode), row.seconds)
+        return self.costs.expected(search_of(row.options.final_decode), row.seconds)
 
     def _stop_late(self) -> None:
         """Ends the rows whose next step would leave no time for their answer."""
@@ -251,7 +202,7 @@ class EpisodeBatch:
 
     def _shed(self) -> None:
         """Where many windows wait for a row, the most confident rows give theirs up; each has one step at least."""
-        waiting = len(self._ready)
+        waiting = self._line.waiting
         if waiting < self.limits.busy or len(self._rows) < self.limits.rows:
             return
         traces = [self._episode.trace(i) for i in self._episode.live]
@@ -278,30 +229,30 @@ class EpisodeBatch:
             trace.steps[-1] = replace(step, tree=None)  # a tree may hold a whole distribution for every node
 
     def _adapt_alone(self) -> None:
+        """Each window in an episode of its own, from its first step on."""
         rows = list(self._rows.values())
         self._episode.leave([row.id for row in rows])
         self._rows.clear()
-
-        def answers(some: Sequence[Row]) -> list[Decoded]:
-            (row,) = some
-            outcome = adapt_windows(self.speech, row.source, row.options)
-            return decode_adapted(self.speech, row.source, outcome, row.options)
-
         for row in rows:
-            (attempt,) = attempts([row], answers)
-            if attempt.result is None:
-                self._broke(row.ticket, attempt.error)
+            try:
+                (decoded,) = self._alone(row)
+            except Exception as error:
+                self._broke(row.ticket, error)
             else:
-                self._accept(row.ticket, row.source, attempt.result)
+                self._accept(row.ticket, row.source, decoded)
 
-    def _answer(self, done: Sequence[Row]) -> None:
+    def _alone(self, row: LiveRow) -> list[Decoded]:
+        outcome = adapt_windows(self.speech, row.source, row.options, until=row.until)
+        return decode_adapted(self.speech, row.source, outcome, row.options)
+
+    def _answer(self, done: Sequence[LiveRow]) -> None:
         """Decodes the windows of finished rows with their own norms."""
-        groups: dict[Hashable, list[Row]] = defaultdict(list)
+        groups: dict[Hashable, list[LiveRow]] = defaultdict(list)
         for row in done:
             groups[answer_key(row.options)].append(row)
         for rows in groups.values():
             seconds = sum(row.seconds for row in rows if self._episode.trace(row.id).steps)
-            with self._timed("answer", _search_of(rows[0].options.final_decode), seconds):
+            with self._timed("answer", search_of(rows[0].options.final_decode), seconds):
                 found = attempts(rows, self._answers)
             self._episode.leave([row.id for row in rows])
             for attempt in found:
@@ -312,7 +263,7 @@ class EpisodeBatch:
                 else:
                     self._accept(row.ticket, row.source, attempt.result)
 
-    def _answers(self, rows: Sequence[Row]) -> list[Decoded]:
+    def _answers(self, rows: Sequence[LiveRow]) -> list[Decoded]:
         ids = [row.id for row in rows]
         traces = [self._episode.trace(i) for i in ids]
         outcome = Outcome(self._episode.theta(ids), self._episode.norms(ids), traces)
@@ -331,8 +282,7 @@ class EpisodeBatch:
         if finished:
             self._finish(ticket)
         elif not ticket.vanished:
-            with self._changed:
-                self._ready.append(ticket)
+            self._line.put_back(ticket)
 
     def _give_up(self, ticket: Ticket) -> None:
         """Its deadline has passed: what there is of the transcript is the answer."""
@@ -343,13 +293,11 @@ class EpisodeBatch:
             self._fail(ticket, ApiError(503, message, "deadline", "deadline_exceeded", self.costs.expected("turn")))
 
     def _finish(self, ticket: Ticket, complete: bool = True) -> None:
-        with self._changed:
-            self._all.discard(ticket)
+        self._line.remove(ticket)
         ticket.finish(complete)
 
     def _fail(self, ticket: Ticket, error: ApiError) -> None:
-        with self._changed:
-            self._all.discard(ticket)
+        self._line.remove(ticket)
         ticket.fail(error)
 
     def _broke(self, ticket: Ticket, error: Exception | None) -> None:
@@ -365,8 +313,3 @@ class EpisodeBatch:
         self.metrics.add("stage_seconds_total", took, stage)
         if what:
             self.costs.saw(what, took, seconds)
-
-
-def _search_of(decode: str) -> str:
-    """What a decode costs is known by its search."""
-    return "greedy" if decode == "greedy" else "beam"

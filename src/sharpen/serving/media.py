@@ -95,9 +95,14 @@ class MediaReader:
         return process
 
     async def _end(self, process: Process) -> None:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        assert process.stdout is not None
+        if process.stdout.at_eof():  # it ends by itself: killing it now would lose its exit code
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 1.0)
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
         self._running.discard(process)
 
 

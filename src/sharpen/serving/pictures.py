@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-from sharpen.explain.alignment import stretches
+import kaldialign
+
+from sharpen.explain.alignment import GAP, split_words, stretches
 from sharpen.explain.drawing import curve_svg, level, tree_svg
 from sharpen.method.consensus import posterior
 from sharpen.method.tree import HypothesisTree
@@ -39,7 +42,7 @@ class Pictures:
         """What to add to the event."""
         if isinstance(event, SourceTold):
             self._entropies, self._searches, self._read = [], [], event.decoded.text
-            return self._drawn(event.tree, "Hypotheses of the source model")
+            return self._drawn(event.tree, "Hypotheses of the source model", event.decoded.text)
         if isinstance(event, StepTold):
             self._entropies.append((event.step.H_tok, event.step.H_seq))
             k = len(self._entropies) - 1
@@ -47,18 +50,18 @@ class Pictures:
             curve = curve_svg([H_tok for H_tok, _ in self._entropies], [H_seq for _, H_seq in self._entropies])
             return {"curve": curve, **self._drawn(event.step.tree, f"Hypotheses {when}")}
         if isinstance(event, WindowTold):
-            found = self._drawn(event.tree, "Hypotheses of the adapted model")
+            found = self._drawn(event.tree, "Hypotheses of the adapted model", event.adapted)
             others = [(text, weight / len(self._searches)) for some in self._searches for text, weight in some]
             return {**found, "changes": changes(event.source, event.segments, self.tokenizer, others)}
         return {}
 
-    def _drawn(self, tree: HypothesisTree | None, title: str) -> dict[str, Any]:
-        """The drawing of the hypotheses, and the most probable of them beside that of the drawing before."""
+    def _drawn(self, tree: HypothesisTree | None, title: str, text: str = "") -> dict[str, Any]:
+        """The drawing of the hypotheses, and their text, or the best of them, beside that of the drawing before."""
         if tree is None or not tree.hypotheses:
             return {}
         self._searches = [*self._searches[:1], self._weighted(tree)]
-        best = max(tree.hypotheses, key=lambda y: -math.inf if math.isnan(y.logprob) else y.logprob)
-        text, before = self.tokenizer.decode(best.content).strip(), self._read
+        best = max(tree.hypotheses, key=lambda y: -math.inf if math.isnan(y.logprob) else y.logprob / len(y))
+        text, before = text or self.tokenizer.decode(best.content).strip(), self._read
         self._read = text
         reading = [
             {"before": "".join(part.source), "after": "".join(part.adapted), "changed": part.changed}
@@ -116,19 +119,10 @@ def _alternatives(text: str, starts: Sequence[int], others: Sequence[tuple[str, 
     found: list[dict[str, float]] = [defaultdict(float) for _ in starts]
     shown: dict[str, str] = {}
     for other, weight in others:
-        end = len(text) - len(text.lstrip())
-        for part in stretches(text, other):
-            pairs = zip(part.source, part.adapted, strict=False)
-            if len(part.source) != len(part.adapted):
-                pairs = iter([("".join(part.source), "".join(part.adapted))])
-            for ours, theirs in pairs:
-                begin, end = end, end + len(ours)
-                if _folded(ours) == _folded(theirs):
-                    continue
-                shown.setdefault(_folded(theirs), theirs.strip())
-                for said, at in zip(found, starts, strict=True):
-                    if begin <= at < end:
-                        said[_folded(theirs)] += weight
+        for at, theirs in _in_place(text, other):
+            name = _folded(theirs)
+            shown.setdefault(name, theirs.strip())
+            found[max(0, bisect_right(starts, at) - 1)][name] += weight
     return [
         [
             {"word": shown[word], "probability": number(weight, 4)}
@@ -139,6 +133,25 @@ def _alternatives(text: str, starts: Sequence[int], others: Sequence[tuple[str, 
     ]
 
 
-def _folded(text: str) -> str:
-    """The words as they are compared: lower case, without the punctuation around them."""
-    return " ".join(_EDGES.sub("", word) for word in text.lower().split())
+def _in_place(text: str, other: str) -> list[tuple[int, str]]:
+    """Where the other text has something else, whatever the case and the punctuation: the place in `text`, and what."""
+    ours, theirs = split_words(text), split_words(other)
+    pairs = kaldialign.align([_folded(word) for word in ours], [_folded(word) for word in theirs], GAP)
+    found: list[tuple[int, str]] = []
+    at, next_word, same = len(text) - len(text.lstrip()), iter(theirs), True
+    for our, their in pairs:
+        said = "" if their == GAP else next(next_word)
+        if our == GAP:
+            if not same:  # more words than ours have, in the place of the last of them
+                found[-1] = (found[-1][0], found[-1][1] + said)
+            continue
+        same = our == their
+        found += [] if same else [(at, said)]
+        at += len(ours.pop(0))
+    return found
+
+
+def _folded(word: str) -> str:
+    """The word as it is compared: lower case, without the punctuation around it, unless it is nothing else."""
+    word = " ".join(word.lower().split())
+    return " ".join(_EDGES.sub("", one) for one in word.split()).strip() or word

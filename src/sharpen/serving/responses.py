@@ -98,15 +98,14 @@ class Stream:
         if isinstance(event, WindowTold):
             found += self._delta(event.segments)
         elif isinstance(event, Finished):
-            files = [sse(self._files(event))] if self.ask.explain else []
-            return [*files, sse(self._done(event)), DONE]
+            return [sse(self._done(event)), DONE]
         return [sse(one) for one in found]
 
     def _files(self, result: Finished) -> dict[str, Any]:
-        """The transcript as `sharpen transcribe` would write it to files."""
+        """What `sharpen transcribe` would write to files."""
         meta = {"language": result.language, "duration": round(result.duration, 3)}
         meta |= {"adaptation": adaptation(result, self.ask)}
-        return {"type": "sharpen.files", **{kind: written(result, kind, meta) for kind in FILES}}
+        return {kind: written(result, kind, meta) for kind in FILES}
 
     def _delta(self, segments: tuple[Segment, ...]) -> list[dict[str, Any]]:
         if not segments:
@@ -122,6 +121,8 @@ class Stream:
             extra = {self.ask.response_format: written(result, self.ask.response_format)}
         if self.ask.logprobs:
             extra["logprobs"] = logprobs(result.segments, self.tokenizer)
+        if self.ask.explain:
+            extra["files"] = self._files(result)
         return {
             "type": "transcript.text.done",
             "text": result.text,

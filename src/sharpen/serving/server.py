@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import socket
@@ -19,7 +20,7 @@ from sharpen.errors import SharpenError
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.service import Service
 
-HEADER_SECONDS = 10.0  # that a new connection has to send its first request's headers
+HEADER_SECONDS = 10.0  # that a client has to send the headers of a request
 KEEP_ALIVE = 5  # seconds
 LAST_WORDS = 1.0  # seconds to tell those whose requests are not done in time
 
@@ -28,6 +29,7 @@ class BoundedProtocol(H11Protocol):
     """HTTP/1.1 as uvicorn speaks it, on so many connections, none of which may stay silent."""
 
     most = 256
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -40,16 +42,25 @@ class BoundedProtocol(H11Protocol):
             )
             transport.close()
             return
-        self.loop.call_later(HEADER_SECONDS, self._too_slow)
-
-    def _too_slow(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
+        self._watch(True)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
         super().data_received(data)
+        self._watch(self.conn.their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0])))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch(False)
+        super().connection_lost(exc)
+
+    def _watch(self, waiting: bool) -> None:
+        """Closes the connection if it waits too long for the rest of a request's headers."""
+        if waiting and self._timer is None:
+            self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+        elif not waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def send_400_response(self, msg: str) -> None:
         """As an object, like every other error."""
@@ -98,13 +109,14 @@ class DrainingServer(uvicorn.Server):
 def serve(app: ASGIApp, service: Service, host: str, port: int) -> None:
     """Serves until a signal; returns after the drain."""
     limits: ServerLimits = service.limits
+    logging.getLogger("python_multipart").addHandler(logging.NullHandler())  # it reports every broken form
     protocol = type("BoundedProtocol", (BoundedProtocol,), {"most": limits.max_connections})
     config = uvicorn.Config(
         app,
         http=protocol,
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # whatever strangers send is no reason to write
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,

@@ -150,8 +150,8 @@ class Service:
             self._answering -= 1
             self.metrics.add("requests_total", label=outcome.word)
 
-    def understand(self, form: Form, task: str) -> Ask:
-        """The request in a form, checked against this model."""
+    def understand(self, form: Form, task: str) -> tuple[Ask, bytes]:
+        """The request in a form, checked against this model, and its file."""
         ask = parse(form.fields, task, self.names, self.effort, self.limits)
         if form.file is None:
             raise bad_field("file", "missing; send the recording as a file", "missing_parameter")
@@ -161,14 +161,14 @@ class Service:
             self.model.check(ask.options)
         except SharpenError as error:
             raise bad_field("language" if task == "transcribe" else "model", str(error)) from error
-        return ask
+        return ask, form.file
 
-    async def follow(self, form: Form, ask: Ask) -> Following:
-        """Decodes the file and queues the recording; what happens to it can be followed."""
+    async def follow(self, data: bytes, ask: Ask) -> Following:
+        """Decodes a file and queues the recording; what happens to it can be followed."""
         received = time.monotonic()
-        assert form.file is not None
         with self._staged("media"):
-            audio = await self.media.read(form.file)
+            audio = await self.media.read(data)
+            job = await asyncio.to_thread(self.model.job, audio, ask.options)
         loop, told = asyncio.get_running_loop(), asyncio.Queue[Told]()
 
         def send(event: Told) -> None:
@@ -176,7 +176,6 @@ class Service:
                 loop.call_soon_threadsafe(told.put_nowait, event)
 
         until = math.inf if ask.deadline is None else received + ask.deadline
-        job = self.model.job(audio, ask.options)
         ticket = Ticket(secrets.token_hex(8), job, send, ask.explain, until)
         self.batch.submit(ticket)
         return Following(ticket, told, received, self.metrics)

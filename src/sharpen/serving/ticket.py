@@ -75,7 +75,7 @@ class Ticket:
 
 
 @dataclass(eq=False)
-class Row:
+class LiveRow:
     """A window that the episode adapts to."""
 
     id: str

@@ -41,7 +41,7 @@ export class Live {
   }
 
   step(event) {
-    this.#add(this.#parts.at(-1), event, `${event.step}`);
+    this.#add(this.#parts.at(-1), event, `${event.step - 1}`); // what is drawn was there before the update
   }
 
   answer(event) {
@@ -56,8 +56,8 @@ export class Live {
 
   #add(part, event, label) {
     if (!event.drawing) return;
-    const { title, drawing, reading, hypotheses } = event;
-    part.frames.push({ label, title, drawing, reading, hypotheses, curve: event.curve ?? part.frames.at(-1)?.curve });
+    const { title, drawing, reading } = event;
+    part.frames.push({ label, title, drawing, reading, curve: event.curve ?? part.frames.at(-1)?.curve });
     if (part !== this.#shown) return;
     this.#choice(part.frames.length - 1);
     this.#read(part.frames.length - 1);
@@ -108,8 +108,7 @@ export class Live {
     if (i > 0 && !reading.some((part) => part.changed)) return;
     const text = reading.flatMap(({ before, after, changed }) => {
       if (!changed || i === 0) return [after];
-      const element = make(after ? "mark" : "del", { textContent: (after || before).trim() });
-      return [element, " "];
+      return [" ", make(after ? "mark" : "del", { textContent: (after || before).trim() }), " "];
     });
     $("readings").append(make("dt", { textContent: label }), make("dd", {}, ...text));
   }

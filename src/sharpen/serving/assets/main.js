@@ -56,7 +56,7 @@ function hint() {
 }
 
 function fail(error) {
-  const message = error.message || String(error);
+  const message = (error.message || String(error)).replace(/^file: /, ""); // what else could be wrong is not on this page
   if (error.status === 401) {
     $("key-field").hidden = false;
     $("key").focus();
@@ -68,11 +68,11 @@ function fail(error) {
 }
 
 /** Why the server would refuse the recording, or nothing. */
-function tooMuch({ blob, name }) {
+function tooMuch({ blob }) {
   const most = model?.sharpen.max_upload;
   const size = blob.size / 2 ** 20;
-  if (!blob.size) return `${name} is empty.`;
-  return most && size > 0.99 * most ? `${name} has ${size.toFixed(1)} MB; this server takes up to ${most} MB.` : "";
+  if (!blob.size) return "The recording is empty.";
+  return most && size > 0.99 * most ? `The recording has ${size.toFixed(1)} MB; this server takes up to ${most} MB.` : "";
 }
 
 async function begin(given) {
@@ -153,8 +153,10 @@ function show(event, started) {
       $("marks").hidden = !words.changed;
       progress(null);
     },
-    "sharpen.files": () => offer(event),
-    "transcript.text.done": () => finish(event, (performance.now() - started) / 1000),
+    "transcript.text.done": () => {
+      offer(event.files);
+      finish(event, (performance.now() - started) / 1000);
+    },
   };
   handlers[event.type]?.();
 }
@@ -174,11 +176,11 @@ function finish(event, seconds) {
   status(facts.filter(Boolean).join(" · "));
 }
 
-function offer(event) {
+function offer(files) {
   const stem = recording.name.replace(/\.[^.]*$/, "") || "transcript";
   $("downloads").replaceChildren(make("span", { textContent: "Download" }));
   for (const [kind, type] of Object.entries(FILES)) {
-    const href = URL.createObjectURL(new Blob([event[kind]], { type: `${type};charset=utf-8` }));
+    const href = URL.createObjectURL(new Blob([files[kind]], { type: `${type};charset=utf-8` }));
     links.push(href);
     $("downloads").append(make("a", { href, download: `${stem}.${kind}`, textContent: kind }));
   }
@@ -191,6 +193,7 @@ async function toggleRecording() {
     if (recorder.recording) {
       begin(await recorder.stop());
     } else {
+      $("error").hidden = true;
       await recorder.start($("level"), (seconds) => ($("clock").textContent = `recording · ${clock(seconds)}`));
     }
   } catch (error) {

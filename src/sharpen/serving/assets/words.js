@@ -9,17 +9,15 @@ export class Words {
   #known = new Map(); // button -> what is known about its word
   #now = null;
 
+  changed = 0; // places where adapting has changed the text
+
   constructor(player) {
     this.#player = player;
     $("answer").addEventListener("click", (event) => {
-      const button = event.target.closest(".word");
+      const button = event.target.closest("button.word");
       if (button) this.#choose(button);
     });
     $("answer").addEventListener("keydown", (event) => this.#move(event));
-  }
-
-  get changed() {
-    return $("answer").querySelectorAll("ins").length;
   }
 
   clear() {
@@ -28,12 +26,16 @@ export class Words {
     $("source-part").hidden = true;
     this.#known.clear();
     this.#now = null;
+    this.changed = 0;
   }
 
   /** The source model's text, which stands until the answer is known. */
   draft(event) {
-    const shown = event.tokens.map(({ text, level }) => make("span", { className: level, textContent: text }));
-    if (event.speech) $("answer").append(make("p", { className: "words tokens draft" }, ...shown));
+    const shown = event.tokens.flatMap(({ text, level }) => {
+      const word = text.trimStart();
+      return [text.slice(0, text.length - word.length), make("span", { className: `word ${level}`, textContent: word })];
+    });
+    if (event.speech) $("answer").append(make("p", { className: "words draft" }, ...shown));
   }
 
   /** The answer of a window, in place of its draft. */
@@ -55,10 +57,11 @@ export class Words {
     if (event.guard) notes.push(make("p", { className: "note", textContent: `Guard: ${event.guard}; the source model's text is kept.` }));
     $("answer").append(answer, ...notes);
     $("source").append(source);
-    if (event.changes.some((part) => part.changed)) $("source-part").hidden = false;
+    this.changed += event.changes.filter((part) => part.changed).length;
+    $("source-part").hidden = !this.changed;
     $("result").classList.toggle("several", $("answer").querySelectorAll(".words").length > 1);
-    const first = $("answer").querySelector(".word");
-    if (first && !$("answer").querySelector('.word[tabindex="0"]')) first.tabIndex = 0;
+    const first = $("answer").querySelector("button.word");
+    if (first && !$("answer").querySelector('button[tabindex="0"]')) first.tabIndex = 0;
     $("said").textContent = answer.textContent.replace(/^\d+:\d\d/, "");
   }
 
@@ -92,7 +95,7 @@ export class Words {
 
   #show(button, word) {
     const card = $("word-card");
-    card.hidePopover();
+    if (card.matches(":popover-open")) card.hidePopover();
     const facts = [
       word.confidence !== undefined ? `confidence ${percent(word.confidence)}` : "",
       word.probability !== undefined && word.probability !== null ? `probability ${percent(word.probability)}` : "",

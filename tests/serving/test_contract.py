@@ -1,0 +1,139 @@
+"""Fields of a form to a request."""
+
+import pytest
+
+from sharpen.serving.contract import parse
+from sharpen.serving.errors import ApiError
+from sharpen.serving.limits import ServerLimits
+
+LIMITS = ServerLimits(max_steps=12, max_samples=8)
+
+
+def ask(task="transcribe", default="normal", **fields):
+    given = {"model": "tiny.en", **fields}
+    lists = {name: tuple(v) if isinstance(v, list) else (v,) for name, v in given.items() if v is not None}
+    return parse(lists, task, ("tiny.en", "whisper-1"), default, LIMITS)
+
+
+def refused(**fields):
+    with pytest.raises(ApiError) as caught:
+        ask(**fields)
+    return caught.value
+
+
+def test_the_defaults_are_the_servers_effort():
+    found = ask()
+    assert (found.response_format, found.stream, found.logprobs, found.deadline) == ("json", False, False, None)
+    assert (found.effort, found.method) == ("normal", "em-tok-b")
+    assert found.options.adapt.steps == 1
+    assert ask(default="high") == ask(effort="high")
+    assert ask(effort="plain").options.adapt is None
+    assert ask(effort="plain").method == "beam"
+
+
+def test_openai_fields():
+    found = ask(
+        task="translate",
+        language="German",
+        prompt="Doctor Silva",
+        response_format="verbose_json",
+        **{"timestamp_granularities[]": ["word", "segment"], "include[]": ["logprobs"], "stream": "true"},
+    )
+    assert (found.options.task, found.options.language, found.options.initial_prompt) == (
+        "translate",
+        "de",
+        "Doctor Silva",
+    )
+    assert found.options.word_timestamps
+    assert found.segments
+    assert found.logprobs
+    assert found.stream
+
+
+def test_lists_with_and_without_brackets_are_the_same():
+    for name in ("timestamp_granularities", "timestamp_granularities[]"):
+        found = ask(response_format="verbose_json", **{name: ["word"]})
+        assert found.options.word_timestamps
+        assert not found.segments
+
+
+def test_a_temperature_samples_once_and_does_not_adapt():
+    found = ask(temperature="0.5")
+    assert found.options.temperature == (0.5,)
+    assert found.options.adapt is None
+    assert len(ask(temperature="0").options.temperature) == 6
+    assert refused(temperature="0.5", effort="high").param == "temperature"
+
+
+def test_own_fields():
+    found = ask(method="em-tok", steps="3", samples="4", deadline="2.5", stream="1", explain="on")
+    assert (found.options.adapt.method, found.options.adapt.steps, found.options.adapt.samples) == ("em-tok", 3, 4)
+    assert (found.deadline, found.explain, found.effort, found.method) == (2.5, True, "", "em-tok")
+    assert ask(effort="high", steps="2").options.adapt.steps == 2
+    assert ask(method="em-tok-b").options.adapt.steps == 10  # the method's own, below the server's 12
+    assert ask(method="em-tok-b").options.adapt.samples == 8  # its own 16 is above the server's most
+
+
+@pytest.mark.parametrize(
+    "chunking",
+    [
+        {"chunking_strategy": "auto"},
+        {"chunking_strategy": '{"type": "server_vad", "threshold": 0.5}'},
+        {"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "300"},
+    ],
+)
+def test_chunking_strategies_are_accepted(chunking):
+    assert ask(**chunking).options == ask().options
+
+
+def test_unknown_fields_are_ignored():
+    assert ask(nonsense="1", user="me") == ask()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"model": None}, "model", "missing"),
+        ({"response_format": "diarized_json"}, "response_format", "speakers"),
+        ({"response_format": "xml"}, "response_format", "'xml' is unknown"),
+        ({"known_speaker_names[]": ["a"]}, "known_speaker_names", "speakers"),
+        ({"known_speaker_references[]": ["a"]}, "known_speaker_references", "speakers"),
+        ({"keywords[]": ["a"]}, "keywords", "prompt"),
+        ({"languages[]": ["de", "en"]}, "languages", "one language"),
+        ({"n_best": "3"}, "n_best", "one transcript"),
+        ({"timestamp_granularities[]": ["word"]}, "timestamp_granularities", "verbose_json"),
+        ({"response_format": "verbose_json", "timestamp_granularities[]": ["x"]}, "timestamp_granularities", "'x'"),
+        ({"include[]": ["logprobs"], "response_format": "srt"}, "include", "srt"),
+        ({"include[]": ["tokens"]}, "include", "'tokens'"),
+        ({"temperature": "1.5"}, "temperature", "at most 1"),
+        ({"temperature": "warm"}, "temperature", "'warm'"),
+        ({"temperature": "nan"}, "temperature", "'nan'"),
+        ({"stream": "maybe"}, "stream", "true or false"),
+        ({"language": "klingon"}, "language", "klingon"),
+        ({"language": ["en", "de"]}, "language", "2 times"),
+        ({"method": "sgd"}, "method", "em-tok-b"),
+        ({"method": "em-tok", "effort": "high"}, "effort", "leave"),
+        ({"steps": "13"}, "steps", "at most 12"),
+        ({"steps": "0"}, "steps", "from 1"),
+        ({"steps": "2.5"}, "steps", "whole"),
+        ({"samples": "9"}, "samples", "at most 8"),
+        ({"steps": "2", "effort": "plain"}, "steps", "does not adapt"),
+        ({"deadline": "0"}, "deadline", "above 0"),
+        ({"deadline": "1e9"}, "deadline", "at most 3600"),
+        ({"explain": "true"}, "explain", "stream"),
+        ({"chunking_strategy": "fast"}, "chunking_strategy", "'fast'"),
+        ({"chunking_strategy": '{"type": "client_vad"}'}, "chunking_strategy", "server_vad"),
+        ({"chunking_strategy": '{"type": "server_vad", "threshold": "x"}'}, "chunking_strategy", "number"),
+        ({"chunking_strategy": "[" * 5000}, "chunking_strategy", "auto"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(fields, param, says):
+    error = refused(**fields)
+    assert (error.status, error.param) == (400, param)
+    assert says in error.message
+
+
+def test_an_unknown_model_is_not_found():
+    error = refused(model="gpt-4o-transcribe")
+    assert (error.status, error.code) == (404, "model_not_found")
+    assert "whisper-1" in error.message
