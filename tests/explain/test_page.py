@@ -293,6 +293,20 @@ def test_the_most_used_branch_goes_straight_on(tokenizer):
     assert rows["he was"] == rows["there"] < rows["here"] < rows["she"]
 
 
+def test_a_branch_has_the_same_key_in_every_tree(tokenizer):
+    def keyed(texts):
+        svg = tree_svg(grown(tokenizer, texts), tokenizer.decode, "")
+        found = re.findall(r'data-key="([0-9a-f]+)"[^>]*><title>([^·]+) ·', svg)
+        assert len({key for key, _ in found}) == len(found)
+        return dict(found)
+
+    one, other = keyed(["he was here", "he is"]), keyed(["she was here", "he was there"])
+    common = set(one) & set(other)
+    assert (
+        {one[key] for key in common} == {other[key] for key in common} == {"“ he”", "“ was”"}
+    )  # after he, not after she
+
+
 def test_branches_do_not_cross(tokenizer):
     """A branch that drops to its row passes only rows that begin further right."""
     rng = np.random.default_rng(0)

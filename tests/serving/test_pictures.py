@@ -1,6 +1,7 @@
 """What the events of a stream hold for a page."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,7 @@ from sharpen.method.tree import HypothesisTree
 from sharpen.models.tokenizer import MULTILINGUAL, WhisperTokenizer
 from sharpen.serving.events import SourceTold, WindowReport, WindowTold
 from sharpen.serving.pictures import Pictures, changes
+from sharpen.serving.ticket import Ticket
 from sharpen.speech.answers import Decoded
 from sharpen.speech.longform import Segment
 from sharpen.speech.words import Word
@@ -86,6 +88,18 @@ def test_each_search_counts_the_same(tokenizer):
     assert a["word"] == "a"
     assert a["probability"] == pytest.approx(0.5 * 0.25, abs=1e-4)  # nine to one, softened to three to one
     assert shown(found["changes"]) == [("the", "the"), ("berry", "ferry")]
+
+
+def test_the_sources_text_ends_where_the_next_window_begins(tokenizer):
+    """Else it would seem that adapting had removed the rest."""
+    at = [tokenizer.timestamp_begin + round(seconds / 0.02) for seconds in (0, 2, 2, 4)]
+    one, two = tokenizer.encode(" one two"), tokenizer.encode(" three")
+    tokens = (at[0], *one, at[1], at[2], *two, at[3])
+    numbers = (0.0,) * len(tokens)
+    decoded = Decoded(tokens, numbers, numbers, "one two three", "en", 0.0, -0.1, 0.0, 1.0)
+    ticket = Ticket("a", SimpleNamespace(speech=SimpleNamespace(tokenizer=tokenizer)), print)
+    assert ticket._used(decoded, 4.0) == "one two three"
+    assert ticket._used(decoded, 2.0) == "one two"
 
 
 def test_silence_has_no_words(tokenizer):

@@ -101,6 +101,8 @@ def test_hypotheses_without_their_timestamps(base):
     pairs = zip(tree.hypotheses[0].tokens, tree.hypotheses[0].nodes, strict=True)
     at = [node for token, node in pairs if speech.tokenizer.time(token) is None]
     assert [stripped.entropies[n] for n in stripped.hypotheses[0].nodes] == [tree.entropies[n] for n in at]
+    seen = zip(tree.hypotheses[0].tokens, tree.hypotheses[0].logprobs, strict=True)
+    assert stripped.hypotheses[0].logprobs == tuple(v for token, v in seen if speech.tokenizer.time(token) is None)
     assert len({y.tokens for y in stripped.hypotheses}) == 3
 
 

@@ -97,9 +97,9 @@ export class Words {
     const card = $("word-card");
     if (card.matches(":popover-open")) card.hidePopover();
     const facts = [
-      word.confidence !== undefined ? `confidence ${percent(word.confidence)}` : "",
-      word.probability !== undefined && word.probability !== null ? `probability ${percent(word.probability)}` : "",
-      word.entropy !== null ? `entropy ${word.entropy.toFixed(2)} nats` : "",
+      Number.isFinite(word.confidence) ? `confidence ${percent(word.confidence)}` : "",
+      Number.isFinite(word.probability) ? `probability ${percent(word.probability)}` : "",
+      Number.isFinite(word.entropy) ? `entropy ${word.entropy.toFixed(2)} nats` : "",
       word.start !== undefined ? `${word.start.toFixed(2)} – ${word.end.toFixed(2)} s` : "",
     ];
     const others = (word.alternatives ?? []).map(({ word: text, probability }) => {
@@ -140,7 +140,7 @@ export class Words {
 }
 
 function levelOfWord(word) {
-  if (word.confidence === undefined || word.confidence === null) return word.level;
+  if (!Number.isFinite(word.confidence)) return word.level;
   const i = CONFIDENCE.findIndex((bound) => word.confidence >= bound);
   return `e${i < 0 ? CONFIDENCE.length : i}`;
 }
