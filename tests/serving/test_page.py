@@ -13,10 +13,12 @@ from serving.running import Running
 from speechlike import EXAMPLES
 
 from sharpen.speech.audio import read_audio
+from sharpen.speech.efforts import EFFORTS
 
 MUSEUM = EXAMPLES / "museum.ogg"  # whose noise leaves tiny.en in doubt
 DONE = "#again:visible"
 KEY = "open sesame"
+STEPS = EFFORTS["high"]["adapt"].steps
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +87,11 @@ def adapted(browser, server):
 
 def test_one_can_watch_it_adapt(adapted):
     steps = [text for text in adapted.evaluate("seen") if text.startswith("Adapting")]
-    assert steps == [f"Adapting: update {k} of 5" for k in range(1, 6)]
+    assert steps == [f"Adapting: update {k} of {STEPS}" for k in range(1, STEPS + 1)]
     points = adapted.evaluate("drawn")
     assert points == sorted(points), "the curve did not grow"
-    assert points[-1] == 10, "two curves of five points"
-    assert adapted.locator("#frames span").all_text_contents() == ["source", *"01234", "adapted"]
+    assert points[-1] == 2 * STEPS, "two curves"
+    assert adapted.locator("#frames span").all_text_contents() == ["source", *map(str, range(STEPS)), "adapted"]
     last = adapted.locator("#tree svg desc").text_content()
     adapted.locator("#frames input").first.check(force=True)
     expect(adapted.locator("#tree-title")).to_have_text("Hypotheses of the source model")
@@ -97,7 +99,7 @@ def test_one_can_watch_it_adapt(adapted):
 
 
 def test_changed_words_are_marked_in_both_texts(adapted):
-    expect(adapted.locator("#status")).to_contain_text("5 updates")
+    expect(adapted.locator("#status")).to_contain_text(f"{STEPS} updates")
     assert adapted.locator("#answer button.word").count() > 15
     assert adapted.locator("#answer .word:is(.e3, .e4, .e5, .e6)").count() > 0, "nothing is coloured as doubtful"
     assert adapted.locator("#answer ins").count() > 0
@@ -142,7 +144,7 @@ def test_downloads(adapted):
     assert saved["vtt"].startswith("WEBVTT\n\n")
     loaded = json.loads(saved["json"])
     assert loaded["text"].split() == words
-    assert loaded["adaptation"]["steps"] == 5
+    assert loaded["adaptation"]["steps"] == STEPS
     assert loaded["segments"][0]["words"][0]["end"] > 0
 
 

@@ -31,12 +31,12 @@ def as_text(result: BenchResult) -> str:
     m = result.machine
     head = (
         f"{result.utterances}; {m.threads} threads; matrix products {m.flops / 1e9:.0f} GFLOP/s, "
-        f"memory {m.bandwidth / 1e9:.0f} GB/s.\n"
-        "Seconds of an episode of 10 steps, mean over the utterances; x = times faster than the reference."
+        f"memory {m.bandwidth / 1e9:.0f} GB/s."
     )
     notes = "\n".join(result.notes)
     if not result.cases:
-        return "\n\n".join([_efforts(result), notes])
+        return "\n\n".join(part for part in (_efforts(result), head, notes) if part)
+    head += "\nSeconds of an episode of 10 steps, mean over the utterances; x = times faster than the reference."
     tables = [_cases(result), notes, _limits(result), _memory(result), _growth(result), _ratios(result)]
     parts = [_efforts(result), head, *tables]
     return "\n\n".join(part for part in parts if part)

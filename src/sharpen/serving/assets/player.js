@@ -29,6 +29,7 @@ export class Player {
     this.#until = Infinity;
     this.#audio.src = this.#url;
     this.#ready = this.#seekable();
+    this.#ready.catch(() => {}); // play() answers for it
   }
 
   /** Plays from start to end; false where this browser cannot play the recording. */
