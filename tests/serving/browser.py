@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
@@ -22,6 +22,9 @@ FLAGS = [
     "--use-fake-ui-for-media-stream",  # the microphone is allowed, and is a file
     "--use-fake-device-for-media-stream",
 ]
+
+
+expect.set_options(timeout=30_000)  # a busy machine may take its time
 
 
 def chromium() -> str:

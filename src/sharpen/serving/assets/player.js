@@ -29,7 +29,7 @@ export class Player {
     this.#until = Infinity;
     this.#audio.src = this.#url;
     this.#ready = this.#seekable();
-    this.#ready.catch(() => {}); // play() answers for it
+    this.#ready.catch(() => {}); // who wants to hear it is told then
   }
 
   /** Plays from start to end; false where this browser cannot play the recording. */
