@@ -102,9 +102,13 @@ def measure(args: argparse.Namespace) -> int:
 
 
 def table(args: argparse.Namespace) -> int:
-    print("| recordings | effort | windows | clean WER % | 10 dB WER % | deletions % | computing time per second |")
-    print("|---|---|---|---:|---:|---:|---:|")
-    rows = read(args.rows)
+    print("\n".join(lines(read(args.rows))))
+    return 0
+
+
+def lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| recordings | effort | windows | clean WER % | 10 dB WER % | deletions % | computing seconds per second |"
+    yield "|---|---|---|---:|---:|---:|---:|"
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["recording"].rpartition("-")[0], row["effort"], row["way"]), []).append(row)
@@ -117,8 +121,7 @@ def table(args: argparse.Namespace) -> int:
         total = sum(row["words"] for row in some)
         cells.append(f"{100 * sum(row['deletions'] for row in some) / total:.2f}")
         cells.append(f"{sum(row['cpu_seconds'] for row in some) / sum(row['seconds'] for row in some):.3f}")
-        print(f"| {' | '.join(cells)} |")
-    return 0
+        yield f"| {' | '.join(cells)} |"
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -146,7 +146,7 @@ def clips(args: argparse.Namespace) -> int:
             "kind": path.stem.split("-")[1],
             "way": args.way,
             "seconds": round(result.info.duration, 2),
-            "words": len(words(text).split()),
+            "words": count(text),
             "text": text,
             "cpu_seconds": round(time.process_time() - start, 2),
         }
@@ -186,6 +186,11 @@ def words(text: str) -> str:
     return normaliser_for("en")(text)
 
 
+def count(text: str) -> int:
+    """Words that have a letter or a digit."""
+    return sum(any(map(str.isalnum, word)) for word in words(text).split())
+
+
 def todo(args: argparse.Namespace, clips: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     """What has no row of this way yet, and the file to add one to."""
     args.rows.parent.mkdir(parents=True, exist_ok=True)
@@ -217,8 +222,8 @@ def invented_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         minutes = sum(row["seconds"] for row in first) / 60
         cells = [f"{len(first)} {kind or 'in all'}", f"{minutes:.1f}"]
         for mine in ways.values():
-            count = sum(row["words"] for row in mine)
-            cells.append(f"{count / minutes:.1f} ({sum(row['words'] > 0 for row in mine)})" if mine else "")
+            found = [count(row["text"]) for row in mine]
+            cells.append(f"{sum(found) / minutes:.1f} ({sum(n > 0 for n in found)})" if mine else "")
         yield f"| {' | '.join(cells)} |"
 
 

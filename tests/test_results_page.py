@@ -1,6 +1,7 @@
 """Every number of docs/results.md and of the README's table against the rows; the pages against `sharpen report`."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -277,3 +278,26 @@ def test_the_script_calls_report_for_each_page():
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert len(done.stdout.splitlines()) == len(list(pages()))
     assert "report results/ls-source --markdown docs/results/ls-source.md" in done.stdout
+
+
+def rows_of(name):
+    return [json.loads(line) for line in (ROOT / "results" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def missing(page, lines):
+    """The lines of a table that a page does not have."""
+    made, text = list(lines), (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    assert len(made) > 3
+    return [line for line in made if line not in text]
+
+
+def test_the_tables_of_silence_are_those_of_the_rows():
+    script = load_script("silence")
+    assert missing("silence.md", script.invented_lines(rows_of("silence/invented"))) == []
+    assert missing("silence.md", script.speech_lines(rows_of("silence/speech"))) == []
+
+
+def test_the_tables_of_long_recordings_are_those_of_the_rows():
+    script = load_script("long_recordings")
+    for name in ("long/choosing", "long/rows"):
+        assert missing("decisions.md", script.lines(rows_of(name))) == []

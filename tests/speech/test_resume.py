@@ -129,8 +129,10 @@ def test_another_recording_model_or_option_is_refused(tiny, base, recording, beg
 
 def test_a_line_cut_off_by_a_kill_is_dropped(tiny, recording, begun, tmp_path_factory, monkeypatch):
     side = begun / "talk.resume.jsonl"
-    with side.open("ab") as file:
-        file.write(b'{"position": 12')
+    whole_lines = side.read_bytes()
+    side.write_bytes(whole_lines + b'{"position": 12')
+    run(tiny, recording, WAYS["plain"], begun, windows=0, monkeypatch=monkeypatch)
+    assert side.read_bytes() == whole_lines
     run(tiny, recording, WAYS["plain"], begun, monkeypatch=monkeypatch)
     whole = tmp_path_factory.mktemp("whole")
     run(tiny, recording, WAYS["plain"], whole, resume=False, monkeypatch=monkeypatch)

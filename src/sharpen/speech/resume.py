@@ -184,7 +184,7 @@ def _compare(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     for what in ("audio", "model"):
         if then.get(what) != now[what]:
             raise SharpenError(f"{path} belongs to another {what}: {advice}")
-    old = then.get("options")
+    old = dict(then.get("options") or {})
     changed = [
         f"{name} was {old.get(name)}, is {now['options'].get(name)}"
         for name in {**old, **now["options"]}
