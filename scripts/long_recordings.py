@@ -1,7 +1,7 @@
 """Compares ways to cut long recordings into windows, on utterances joined with pauses.
 
-    python scripts/long_recordings.py measure MANIFEST --rows results/long/rows.jsonl --way sequential --count 4
-    python scripts/long_recordings.py table results/long/rows.jsonl
+    python scripts/long_recordings.py measure MANIFEST --rows results/long/joined.jsonl --way sequential --count 4
+    python scripts/long_recordings.py table results/long/joined.jsonl
 
 A recording is 20 utterances of the manifest with pauses of 0.2 to 0.8 s, about 150 s, clean or with Gaussian noise at
 10 dB over all of it. A way is `sequential`, or `vad 12`: cut at pauses, windows of at most 12 s, in batches of

@@ -299,5 +299,5 @@ def test_the_tables_of_silence_are_those_of_the_rows():
 
 def test_the_tables_of_long_recordings_are_those_of_the_rows():
     script = load_script("long_recordings")
-    for name in ("long/choosing", "long/rows"):
+    for name in ("long/choosing", "long/joined"):
         assert missing("decisions.md", script.lines(rows_of(name))) == []

@@ -27,9 +27,9 @@ from sharpen.speech.words import Word
 FORMATS = ["txt", "srt", "json"]
 ONE_STEP = Adaptation(samples=2, steps=1, lr=1e-2)
 WAYS = {
-    "plain": effort_options("plain", decode="greedy", word_timestamps=True, batch_size=1),
+    "plain": effort_options("plain", decode="greedy", word_timestamps=True, confidence=True, batch_size=1),
     "conditioned": effort_options("plain", decode="greedy", condition_on_previous_text=True, initial_prompt="Ferries."),
-    "adapted": effort_options("plain", adapt=ONE_STEP, decode="greedy"),
+    "adapted": effort_options("plain", adapt=ONE_STEP, beam_size=2, n_best=2),
     "voice": effort_options("plain", decode="greedy", vad_filter=True, vad_parameters={"min_silence_duration_ms": 300}),
     "chunks": effort_options("plain", decode="greedy", chunk="vad"),
 }

@@ -37,9 +37,7 @@ class ResumeFile:
     def __init__(self, path: Path, job: Job) -> None:
         self.path = path
         self.adapted: list[dict[str, Any]] = []  # adapted windows of all runs, as the JSON transcript has them
-        self._seen = self._cuts = self._read = (
-            0  # how many adapted windows, cuts and readings of the job are in the file
-        )
+        self._seen = self._cuts = self._read = 0  # adapted windows, cuts and readings of the job that are in the file
         self._position = job.position
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
