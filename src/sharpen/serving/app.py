@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sharpen import __version__
 from sharpen.serving import metrics
 from sharpen.serving.contract import OWN_FIELDS, Ask, unknown_model
-from sharpen.serving.errors import ApiError
+from sharpen.serving.errors import ApiError, request_name
 from sharpen.serving.events import Finished, Told, sse
 from sharpen.serving.form import discard, read_form
 from sharpen.serving.page import Page, wants_page
@@ -73,7 +72,7 @@ class _NamedRequests:
         self.app, self.most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = f"req_{secrets.token_hex(12)}"
+        name = request_name()
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

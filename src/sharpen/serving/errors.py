@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,3 +50,8 @@ def bad_field(name: str, problem: str, code: str = "invalid_value") -> ApiError:
 
 def stopping(seconds: float) -> ApiError:
     return ApiError(503, "the server is stopping; try again soon, or another one", None, "stopping", seconds)
+
+
+def request_name() -> str:
+    """A name for an answer, by which a client and an operator can speak about it."""
+    return f"req_{secrets.token_hex(12)}"

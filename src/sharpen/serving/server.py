@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import os
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sharpen.errors import SharpenError
+from sharpen.serving.errors import ApiError, request_name
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.service import Service
 
@@ -34,12 +36,7 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.most:
-            transport.write(
-                b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
-                b"content-type: application/json\r\n\r\n"
-                b'{"error": {"message": "too many connections", "type": "server_error", "param": null, '
-                b'"code": "too_many_connections"}}'
-            )
+            transport.write(_refusal(b"503 Service Unavailable", "too many connections", "too_many_connections"))
             transport.close()
             return
         self._watch(True)
@@ -64,15 +61,18 @@ class BoundedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """As an object, like every other error."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer has begun: it cannot be another one
-            self.transport.close()
-            return
-        body = b'{"error": {"message": "this is not HTTP, or its headers are too long", "type": '
-        body += b'"invalid_request_error", "param": null, "code": "invalid_http"}}'
-        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # otherwise an answer has begun
+            self.transport.write(_refusal(b"400 Bad Request", "not HTTP, or its headers are too long", "invalid_http"))
         self.transport.close()
+
+
+def _refusal(status: bytes, message: str, code: str) -> bytes:
+    """A whole answer, for clients that do not get as far as the application."""
+    error = ApiError(int(status[:3]), message, None, code)
+    body = json.dumps(error.body).encode()
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nx-request-id: {request_name()}\r\n"
+    head += "retry-after: 1\r\n" if error.status == 503 else ""
+    return b"HTTP/1.1 " + status + b"\r\nconnection: close\r\n" + head.encode() + b"\r\n" + body
 
 
 class DrainingServer(uvicorn.Server):
