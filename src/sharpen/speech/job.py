@@ -16,7 +16,7 @@ from sharpen.speech.options import Options
 from sharpen.speech.stream import StreamedSamples
 from sharpen.speech.voice import Span, Voice, find_voice
 
-CHUNK = 12.0  # seconds; the longest window of `chunk="vad"`
+CHUNK = 15.0  # seconds; the longest window of `chunk="vad"`
 TOLERANCE = 0.2  # seconds; a text may end so much before the speech
 UNHEARD = 0.5  # seconds of speech after the end of a text that ask for another window
 
