@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -299,12 +300,11 @@ def test_version_and_help():
 
 def test_help_of_all_commands_takes_a_moment():
     """Only the parser of the command that was asked for is built."""
-    times = []
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     for _ in range(5):
-        start = time.perf_counter()
         assert sharpen("--help").returncode == 0
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.3
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 5 * 0.3  # of computing: a busy machine does not count
     check = "import sys; from sharpen.cli import _parser; _parser(None); assert 'numpy' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
 
