@@ -7,23 +7,21 @@ row is a sequence of blocks of 32 numbers: a float16 step, for some types a floa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sharpen.errors import WeightsError
 from sharpen.models.weights.checkpoint import GET_AGAIN
+from sharpen.models.weights.quantised import BLOCK, BLOCK_BYTES, Blocks
 from sharpen.models.weights.rotary_order import halves
 from sharpen.models.weights.stored import Content, Reader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Array = npt.NDArray[Any]
 MAGIC = b"GGUF"
-BLOCK = 32  # numbers
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9  # the other types of metadata
 _MOST = 1 << 24  # entries of a list, bytes of a text
@@ -43,36 +41,7 @@ _NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 
-
-def _q4_0(blocks: Array) -> Array:
-    centred: Array = _nibbles(blocks[:, 2:]) - 8
-    return _step(blocks, 0) * centred
-
-
-def _q4_1(blocks: Array) -> Array:
-    return _step(blocks, 0) * _nibbles(blocks[:, 4:]) + _step(blocks, 2)
-
-
-def _q8_0(blocks: Array) -> Array:
-    return _step(blocks, 0) * blocks[:, 2:].view(np.int8)
-
-
-def _step(blocks: Array, at: int) -> Array:
-    """The float16 at a byte of every block: (blocks, 1)."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
-
-
-def _nibbles(packed: Array) -> Array:
-    """The low halves of the bytes, then the high ones."""
-    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
-
-
-# By the type's number: name, bytes of a block, and how it is read.
-_QUANTISED: dict[int, tuple[str, int, Callable[[Array], Array]]] = {
-    2: ("Q4_0", 18, _q4_0),
-    3: ("Q4_1", 20, _q4_1),
-    8: ("Q8_0", 34, _q8_0),
-}
+_QUANTISED = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}  # by the type's number
 _FLOATS = {0: "float32", 1: "float16"}
 
 
@@ -95,7 +64,7 @@ class GGUF:
     @property
     def quantised(self) -> str:
         """The types of its quantised tensors, such as "Q4_1 and Q8_0"; nothing for float16 and float32."""
-        kinds = {_QUANTISED[kind][0] for _, kind, _ in self._tensors.values() if kind in _QUANTISED}
+        kinds = {_QUANTISED[kind].upper() for _, kind, _ in self._tensors.values() if kind in _QUANTISED}
         return " and ".join(sorted(kinds))
 
     def config(self) -> dict[str, Any]:
@@ -143,20 +112,17 @@ class GGUF:
         return found
 
     def _tensor(self, name: str) -> Tensor:
-        import torch
-
         shape, kind, offset = self._tensors[name]
         count, reader = int(np.prod(shape, dtype=np.int64)), self._reader
         if kind in _FLOATS:
             reader.offset = self._start + offset
             return reader.tensor(_FLOATS[kind], shape, name).tensor()
         if kind not in _QUANTISED or count % BLOCK:
-            known = ", ".join(["F32", "F16", *(entry[0] for entry in _QUANTISED.values())])
+            known = ", ".join(["F32", "F16", *(dtype.upper() for dtype in _QUANTISED.values())])
             raise WeightsError(f"{self.where}: {name} has the type {kind}; only {known} are read")
-        _, size, read = _QUANTISED[kind]
+        dtype = _QUANTISED[kind]
         reader.offset = self._start + offset
-        raw = np.frombuffer(reader.take(count // BLOCK * size, name), dtype=np.uint8).reshape(-1, size)
-        return torch.from_numpy(read(raw).reshape(shape))
+        return Blocks(dtype, shape, reader.take(count // BLOCK * BLOCK_BYTES[dtype], name)).tensor()
 
     def _info(self) -> tuple[str, tuple[tuple[int, ...], int, int]]:
         name = self._text()
