@@ -18,8 +18,8 @@ from sharpen.models.causal_text import CausalText
 from sharpen.models.weights import catalog, gguf
 from sharpen.models.weights.fetch import fetch
 from sharpen.models.weights.llama2c import halves
-from sharpen.models.weights.quantised import Blocks
 from sharpen.models.weights.load import load_checkpoint
+from sharpen.models.weights.quantised import Blocks
 from sharpen.models.weights.text import find_text, load_text_checkpoint
 
 WORDS = [b"a", b"b", b" ", b" a", b"ab", b" ab", "é".encode(), b"\n"]
