@@ -9,7 +9,7 @@ from matplotlib.text import Text
 from sharpen.cli import main
 from sharpen.errors import SharpenError
 from sharpen.evaluation.report import document, drawing, labels, tables
-from sharpen.evaluation.report.frontier import figure, frontiers, key_of, label, on_front, run_names
+from sharpen.evaluation.report.frontier import figure, frontiers, key_of, label, on_front, run_names, setting_key
 from sharpen.evaluation.report.lines import group_lines
 from sharpen.evaluation.runs.settings import settings
 
@@ -69,6 +69,15 @@ def test_a_difference_is_bold_where_its_interval_excludes_zero():
     greedy = found.points[0].against[5].difference
     assert greedy.low < 0 < greedy.high
     assert not by_setting["greedy"].best
+
+
+def test_all_are_compared_with_the_papers_setting_where_a_run_has_it():
+    made = run()
+    named = {setting_key(made[-1].method, {"samples": 16, "steps": 10, **made[-1].options}): "paper"}
+    (found,) = frontiers({"run": made}, named)
+    printed = {name.partition(":")[0]: row["against paper"] for name, row in cells(found).items()}
+    assert printed["em-tok-b · G 4 · 3 steps"] == "−31.25"  # 2 of 16 words wrong, not 7
+    assert (printed["beam 5"], printed["paper"]) == ("−6.25", "–")
 
 
 def test_what_no_other_setting_beats_is_on_the_front():
@@ -178,7 +187,7 @@ def test_labels_name_what_differs_from_a_default():
 def test_least_risk_is_no_plain_search():
     risk = [replace(row, options={**row.options, "decode": "mbr"}) for row in rows("source", 1.2, (0, 0, 0, 0))]
     (found,) = frontiers({"run": [*run(), *risk]})
-    assert "mbr 5" not in found.plain.values()
+    assert "mbr 5" not in found.compared.values()
     series = figure([found]).panels[0].series
     assert [[p.label for p in one.points] for one in series if one.name == "least risk, not adapting"] == [["mbr 5"]]
 

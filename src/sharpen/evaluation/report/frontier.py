@@ -33,6 +33,7 @@ from sharpen.method.objectives import METHODS
 from sharpen.speech.efforts import EFFORTS
 
 GREEDY, BEAM, WIDE = 1, 5, 16  # widths of plain search: the source, Whisper's own beam, the paper's baseline
+PAPER = "paper"  # the effort that the others are compared with, where a run has it
 SEARCH = ("samples", "decode", "beam_size")  # what the width of a plain search follows from
 OF_A_RUN = ("model", "preset", "dtype", "snr_rule", *MACHINE_OPTIONS)  # a setting keeps its name whatever these are
 
@@ -48,7 +49,7 @@ class FrontierPoint:
     seconds: float  # of computing per utterance
     times: float | None  # the seconds as a multiple of the reference's
     front: bool  # no other setting is as fast and as accurate, and better in one of the two
-    against: Mapping[int, Comparison]  # with the plain searches of GREEDY, BEAM and WIDE that the run has; not itself
+    against: Mapping[int | str, Comparison]  # with those of GREEDY, BEAM, WIDE and PAPER that the run has; not itself
 
     @property
     def named(self) -> bool:
@@ -62,7 +63,7 @@ class RunFrontier:
     run: str
     points: tuple[FrontierPoint, ...]
     reference: str  # the plain search whose seconds are 1, as labelled; empty where none was run
-    plain: Mapping[int, str]  # the labels of the plain searches that all are compared with, by width
+    compared: Mapping[int | str, str]  # the labels of those that all are compared with, by width or name
     utterances: Mapping[str, int]  # in each domain
     left_out: int  # utterances that some settings have and others do not
 
@@ -171,8 +172,11 @@ def _frontier(run: str, lines: Sequence[Line], names: Mapping[str, str] | None) 
     seconds = {line: _seconds(line, shared) for line in lines}
     wers = {line: rate(line.items(only=shared)) for line in lines}
     front = on_front([(seconds[line], wers[line].value) for line in lines])
-    plain = {W: found for W in (GREEDY, BEAM, WIDE) if (found := _plain(wers, W))}
-    reference = plain.get(BEAM) or _nearest_beam(wers)
+    others: dict[int | str, Line] = {W: found for W in (GREEDY, BEAM, WIDE) if (found := _plain(wers, W))}
+    reference = others.get(BEAM) or _nearest_beam(wers)
+    for line in lines:
+        if label(line, names) == PAPER:
+            others[PAPER] = line
     points = [
         FrontierPoint(
             line=line,
@@ -182,7 +186,7 @@ def _frontier(run: str, lines: Sequence[Line], names: Mapping[str, str] | None) 
             seconds=seconds[line],
             times=seconds[line] / seconds[reference] if reference else None,
             front=marked,
-            against={W: _paired(line, other, shared) for W, other in plain.items() if other is not line},
+            against={key: _paired(line, other, shared) for key, other in others.items() if other is not line},
         )
         for line, marked in zip(lines, front, strict=True)
     ]
@@ -193,7 +197,7 @@ def _frontier(run: str, lines: Sequence[Line], names: Mapping[str, str] | None) 
         run=run,
         points=tuple(sorted(points, key=lambda point: point.seconds)),
         reference=label(reference) if reference else "",
-        plain={W: label(line) for W, line in plain.items()},
+        compared={key: PAPER if key == PAPER else label(line) for key, line in others.items()},
         utterances={called[c]: in_domain[c.key] for c in over if in_domain[c.key]},
         left_out=len({one for line in lines for one in line.ids}) - len(shared),
     )
@@ -291,7 +295,7 @@ def as_json(found: Sequence[RunFrontier]) -> list[dict[str, Any]]:
                     "seconds": p.seconds,
                     "times": p.times,
                     "front": p.front,
-                    "against": {one.plain[W]: nan_to_none(asdict(pair)) for W, pair in p.against.items()},
+                    "against": {one.compared[key]: nan_to_none(asdict(pair)) for key, pair in p.against.items()},
                 }
                 for p in one.points
             ],

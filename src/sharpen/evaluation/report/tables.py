@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sharpen.evaluation.report.comparisons import ErrorRate, LineResult
-from sharpen.evaluation.report.frontier import BEAM, GREEDY, WIDE, RunFrontier
+from sharpen.evaluation.report.frontier import BEAM, GREEDY, PAPER, WIDE, RunFrontier
 from sharpen.evaluation.report.lines import Column, column_names, columns, said
 from sharpen.evaluation.report.markup import Cell, Table, bounds, number, percent
 from sharpen.evaluation.report.statistics import RESAMPLES, Comparison, Interval
@@ -136,15 +136,15 @@ def details(results: Sequence[LineResult]) -> Table:
 
 def frontier(found: RunFrontier) -> Table:
     """One line for each setting, the fastest first."""
-    differences = [W for W in (BEAM, WIDE) if W in found.plain]
-    counts = [W for W in (BEAM, GREEDY) if W in found.plain]
+    differences = [key for key in (BEAM, WIDE, PAPER) if key in found.compared]
+    counts = [W for W in (BEAM, GREEDY) if W in found.compared]
     rows = []
     for p in found.points:
         row = [Cell(f"{p.label}: {p.setting}" if p.named else p.label), Cell("yes") if p.front else EMPTY]
         row += [Cell(str(sum(found.utterances.values()))), Cell(percent(p.wer.value), bounds(p.wer.low, p.wer.high))]
         row.append(Cell(number(p.seconds)))
         row += [Cell(number(p.times))] if p.times is not None else []
-        row += [_difference(p.against.get(W), bold=True) for W in differences]
+        row += [_difference(p.against.get(key), bold=True) for key in differences]
         row += [_helped(p.against.get(W)) for W in counts]
         rows.append(tuple(row))
     head = (
@@ -154,8 +154,8 @@ def frontier(found: RunFrontier) -> Table:
         "WER",
         "seconds",
         *((f"× {found.reference}",) if found.reference else ()),
-        *(f"against {found.plain[W]}" for W in differences),
-        *(f"helped / hurt, {found.plain[W]}" for W in counts),
+        *(f"against {found.compared[key]}" for key in differences),
+        *(f"helped / hurt, {found.compared[W]}" for W in counts),
     )
     return Table(f"{found.run}: WER against computing time", head, tuple(rows), (_frontier_note(found),))
 
