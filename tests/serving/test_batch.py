@@ -86,11 +86,11 @@ MIX = [
 ]
 
 
-def isolation(model, running, clips, options):
+def isolation(model, running, clips, options, lanes=1):
     """How many of the texts differ from those of a lone `Model.transcribe`; nobody may get another's."""
     alone = [model.transcribe(clip, o) for clip, o in zip(clips, options, strict=True)]
     texts = [transcript.text for transcript in alone]
-    batch = running(rows=4)
+    batch = running(rows=4, lanes=lanes)
     followers = [Follower(batch, model, clip, o) for clip, o in zip(clips, options, strict=True)]
     found = [follower.result() for follower in followers]
     for one, transcript in zip(found, alone, strict=True):
@@ -100,9 +100,10 @@ def isolation(model, running, clips, options):
     return sum(one.text != text for one, text in zip(found, texts, strict=True))
 
 
-def test_what_a_request_gets_does_not_depend_on_the_others(model, running):
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_what_a_request_gets_does_not_depend_on_the_others(model, running, lanes):
     clips = [CLIPS[i % len(CLIPS)] if i % 2 else with_noise(CLIPS[i % len(CLIPS)], 10.0, i) for i in range(8)]
-    changed = isolation(model, running, clips, MIX)
+    changed = isolation(model, running, clips, MIX, lanes)
     assert changed <= 1  # by rounding
 
 
@@ -125,6 +126,44 @@ def test_windows_that_adapt_share_the_steps_of_one_episode(model, running):
         assert kinds == [SourceTold, *[StepTold] * 4, WindowTold, Finished]
     together = [event.step.batch_seconds for follower in followers for event in follower.of(StepTold)]
     assert len({id(seconds) for seconds in together}) < len(together)  # rows of one step have its times in common
+
+
+def in_two_lanes(batch, model):
+    """A window in each of two lanes, with more steps than anybody waits for."""
+    endless = replace(STEPS, adapt=replace(STEPS.adapt, steps=500))
+    followers = [Follower(batch, model, with_noise(clip, 5.0, 1), endless) for clip in CLIPS[:2]]
+    while sum(map(len, batch.lanes)) < 2:
+        time.sleep(0.01)
+    return followers
+
+
+def test_lanes_work_side_by_side(model, running):
+    batch = running(lanes=2)
+    followers = in_two_lanes(batch, model)
+    assert [len(lane) for lane in batch.lanes] == [1, 1]  # neither took both
+    for follower in followers:
+        follower.ticket.vanished = True
+    assert Follower(batch, model, CLIPS[1], PLAIN).result().text
+
+
+def test_a_mistake_in_one_lane_costs_only_what_it_holds(model, running, monkeypatch, capsys):
+    batch = running(lanes=2)
+    followers = in_two_lanes(batch, model)
+
+    def broken():
+        monkeypatch.undo()
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(batch.lanes[0], "_shed", broken)
+    while not any(follower.done.is_set() for follower in followers):
+        time.sleep(0.01)
+    (told,) = [follower.told[-1] for follower in followers if follower.done.is_set()]
+    assert (told.error.status, told.error.code) == (500, "internal")
+    assert "a mistake" in capsys.readouterr().err
+    assert [len(lane) for lane in batch.lanes] == [0, 1]
+    for follower in followers:
+        follower.ticket.vanished = True
+    assert Follower(batch, model, CLIPS[1], PLAIN).result().text
 
 
 def test_a_long_recording_takes_turns(model, running):
@@ -224,10 +263,11 @@ def test_a_step_that_fails_costs_only_the_window_at_fault(model, running, monkey
     """The shared step breaks while a certain window is in it; alone, the others adapt as ever."""
     batch = running()
     culprit = "culprit"
-    step, adapt = batch._episode.step, batch._alone
+    (lane,) = batch.lanes
+    step, adapt = lane._episode.step, lane._alone
 
     def broken():
-        if any(i.startswith(culprit) for i in batch._episode.ids):
+        if any(i.startswith(culprit) for i in lane._episode.ids):
             raise RuntimeError("out of memory")
         return step()
 
@@ -236,8 +276,8 @@ def test_a_step_that_fails_costs_only_the_window_at_fault(model, running, monkey
             raise RuntimeError("out of memory")
         return adapt(row)
 
-    monkeypatch.setattr(batch._episode, "step", broken)
-    monkeypatch.setattr(batch, "_alone", alone)
+    monkeypatch.setattr(lane._episode, "step", broken)
+    monkeypatch.setattr(lane, "_alone", alone)
     job = model.job(Audio(HARD), STEPS)
     failed = threading.Event()
     told = []

@@ -27,6 +27,7 @@ class ServerLimits:
     max_connections: int = option(256, "connections at once", least=1)
     queue: int = option(64, "recordings accepted and not yet done; more are refused with 429", least=1)
     rows: int = option(8, "windows that adapt side by side", least=1)
+    lanes: int = option(0, "threads that work on windows; 0: one for each thread of the CPU, at most 4", least=0)
     busy: int = option(
         16, "windows waiting at which the most confident ones stop adapting after the step they are in", least=1
     )

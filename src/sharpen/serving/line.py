@@ -17,7 +17,7 @@ HELD = 4  # times the longest recording: seconds of audio that all recordings ma
 
 
 class WaitingLine:
-    """Recordings in the order of their turns. Any thread may add to it; the batch takes from it."""
+    """Recordings in the order of their turns. Any thread may add to it; the lanes take from it."""
 
     def __init__(self, limits: ServerLimits, costs: Costs) -> None:
         self.limits, self.costs = limits, costs
@@ -69,7 +69,7 @@ class WaitingLine:
     def end(self) -> None:
         with self._changed:
             self.ended = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def rest(self) -> list[Ticket]:
         with self._changed:

@@ -25,7 +25,7 @@ class Ticket:
 
     id: str
     job: Job
-    send: Callable[[Told], None]  # called in the batch's thread
+    send: Callable[[Told], None]  # called in a thread of the batch
     explain: bool = False
     until: float = math.inf  # the deadline, on the clock of time.monotonic
     vanished: bool = False  # nobody waits for the answer any more
