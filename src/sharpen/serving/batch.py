@@ -22,7 +22,7 @@ from sharpen.method.episode import Episode
 from sharpen.method.trace import OUT_OF_TIME
 from sharpen.models.speech import SpeechModel
 from sharpen.serving.costs import Costs, search_of, warm_up
-from sharpen.serving.errors import ApiError, stopping
+from sharpen.serving.errors import ApiError, broken, stopping
 from sharpen.serving.events import SourceTold, StepTold
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.line import WaitingLine
@@ -103,7 +103,7 @@ class EpisodeBatch:
         self._rows.clear()
         for ticket in self._line.rest():
             ticket.vanished = True
-            self._fail(ticket, ApiError(500, "the server made a mistake; it is in its log", None, "internal"))
+            self._fail(ticket, broken())
 
     def _turn(self) -> None:
         """One source batch, one step of everything that adapts, and the answers of what is done."""

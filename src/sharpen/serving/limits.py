@@ -48,3 +48,17 @@ class ServerLimits:
     @property
     def reading(self) -> ReadLimits:
         return ReadLimits(self.max_seconds, self.max_decoded, CONTAINERS)
+
+
+@dataclass(frozen=True)
+class RayScale:
+    """How Ray Serve runs several models."""
+
+    replicas: int = option(2, "models, each in a process of its own", least=1)
+    ongoing: int = option(
+        16, "recordings that one of them works on at once; more wait in Ray's queue, as many as --queue says", least=1
+    )
+    address: str | None = None  # of a running cluster, as `ray start` prints it
+
+    def __post_init__(self) -> None:
+        validate(self)
