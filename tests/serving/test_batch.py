@@ -14,7 +14,7 @@ from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Failed, Finished, SourceTold, StepTold, WindowTold
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.metrics import Metrics
-from sharpen.serving.ticket import Ticket
+from sharpen.serving.ticket import Ticket, source_key
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.efforts import effort_options
 from sharpen.speech.transcribe import load
@@ -257,3 +257,16 @@ def test_stopping_tells_those_who_wait(model, running):
     assert (waiting.told[-1].error.status, waiting.told[-1].error.code) == (503, "stopping")
     with pytest.raises(ApiError, match="stopping"):
         Follower(batch, model, CLIPS[0], PLAIN)
+
+
+def test_several_texts_of_a_window_that_has_no_time_for_a_beam(model, running):
+    """Its greedy search has one; and what windows show of their answers does not keep them apart."""
+    batch = running()
+    options = replace(NORMAL, n_best=3)
+    (window,) = Follower(batch, model, CLIPS[0], options).result().readings
+    assert len(window.readings) > 1
+    batch.costs.saw("beam", 1000.0)
+    late = Follower(batch, model, CLIPS[0], options, deadline=30.0).result()
+    assert [len(window.readings) for window in late.readings] == [1]
+    assert source_key(options) == source_key(replace(NORMAL, confidence=True, vad_filter=True))
+    assert source_key(options) != source_key(replace(options, decode="greedy", n_best=1))

@@ -32,6 +32,7 @@ class ServerLimits:
     )
     max_steps: int = option(20, "steps that a request may ask for", least=1)
     max_samples: int = option(16, "hypotheses at each step that a request may ask for", least=1)
+    max_n_best: int = option(16, "texts of each window that a request may ask for", least=1)
     max_deadline: float = option(3600.0, "seconds that a request may give itself", above=0)
     media_processes: int = option(2, "processes that decode audio files", least=1)
     media_seconds: float = option(60.0, "seconds that decoding one file may take", above=0)

@@ -11,6 +11,7 @@ from typing import Any
 
 from sharpen.errors import SharpenError
 from sharpen.models.languages import LANGUAGES
+from sharpen.models.silero import load_silero
 from sharpen.models.speech import SpeechModel
 from sharpen.serving.batch import EpisodeBatch
 from sharpen.serving.contract import OWN_FIELDS, Ask, parse
@@ -97,6 +98,7 @@ class Service(Reception):
             "languages": self.languages,
             "max_steps": limits.max_steps,
             "max_samples": limits.max_samples,
+            "max_n_best": limits.max_n_best,
             "max_deadline": limits.max_deadline,
             "max_seconds": limits.max_seconds,
             "max_upload": limits.max_upload,
@@ -109,6 +111,8 @@ class Service(Reception):
     async def start(self) -> None:
         await self.media.start()
         await asyncio.to_thread(self.batch.start)
+        with suppress(SharpenError):  # where it is not installed, requests that need it are refused
+            await asyncio.to_thread(load_silero)
         self.ready = True
 
     async def stop(self) -> None:
@@ -134,6 +138,11 @@ class Service(Reception):
             raise bad_field("file", "missing; send the recording as a file", "missing_parameter")
         if not form.file:
             raise bad_field("file", "empty", "invalid_file")
+        if ask.options.needs_voice:
+            try:
+                load_silero()
+            except SharpenError as error:
+                raise bad_field("chunking_strategy", f"server_vad: {error}", "unsupported_parameter") from error
         try:
             self.model.check(ask.options)
         except SharpenError as error:
