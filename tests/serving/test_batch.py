@@ -114,6 +114,30 @@ def test_32_requests_get_what_they_get_alone(model, running):
     assert changed <= 2
 
 
+def numbers(result):
+    return result.text, result.windows, [(s.tokens, s.logprobs, s.entropies, s.words) for s in result.segments]
+
+
+def bit_for_bit(model, running, clips, options):
+    """Requests at once, and then one after the other, where no window shares a batch."""
+    batch = running(rows=1, together=1)
+    together = [Follower(batch, model, clip, o) for clip, o in zip(clips, options, strict=True)]
+    found = [numbers(follower.result()) for follower in together]
+    alone = [numbers(Follower(batch, model, clip, o).result()) for clip, o in zip(clips, options, strict=True)]
+    assert found == alone
+
+
+def test_in_batches_of_one_window_a_request_gets_the_same_numbers_alone_and_among_others(model, running):
+    clips = [with_noise(CLIPS[i % len(CLIPS)], 10.0, i) for i in range(4)]
+    bit_for_bit(model, running, clips, [NORMAL, MIX[2], MIX[4], MIX[7]])
+
+
+@pytest.mark.long
+def test_32_requests_get_the_same_numbers_in_batches_of_one_window(model, running):
+    clips = [with_noise(CLIPS[i % len(CLIPS)], (20.0, 10.0, 5.0)[i % 3], i) for i in range(32)]
+    bit_for_bit(model, running, clips, [MIX[(i // 2) % len(MIX)] for i in range(32)])
+
+
 def test_windows_that_adapt_share_the_steps_of_one_episode(model, running):
     batch = running()
     followers = [Follower(batch, model, with_noise(clip, 5.0, 1), STEPS, explain=True) for clip in CLIPS[:3]]

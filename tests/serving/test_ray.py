@@ -23,6 +23,7 @@ def server():
     limits = ["--ongoing", str(ONGOING), "--queue", str(WAITING), "--max-uploads", "32", "--drain", "120"]
     with Running("--engine", "ray", "--replicas", "2", *limits) as running:
         yield running
+        print("".join(running.said))
         running.process.terminate()
         running.process.wait(60)
 

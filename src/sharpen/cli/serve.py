@@ -97,7 +97,7 @@ def _serve_replicas(args: argparse.Namespace, limits: ServerLimits, keys: Keys, 
     aliases = tuple(args.alias or [ALIAS])
     setup = ReplicaSetup(where, aliases, args.effort, limits, args.device, args.dtype, args.threads)
     with deployed(setup, scale) as handle:
-        replicas = Replicas(handle, limits, scale, keys)
+        replicas = Replicas(handle, limits, keys)
         serve(make_gateway(replicas, tuple(args.cors or ())), replicas, args.host, args.port)
 
 

@@ -41,7 +41,6 @@ from sharpen.speech.decoding import (
 from sharpen.speech.fallback import attempts
 from sharpen.speech.options import Options
 
-TOGETHER = 8  # windows that the source model decodes at once: more would keep the others waiting
 SHED = "load: {} windows were waiting"
 
 
@@ -144,7 +143,7 @@ class EpisodeBatch:
         taken = []
         hurried = any(row.until < math.inf for row in self._rows.values())  # they wait while others are decoded
         rows = self.limits.rows - len(self._rows)
-        for ticket, options, why in self._line.take(self._chosen, rows, 1 if hurried else TOGETHER):
+        for ticket, options, why in self._line.take(self._chosen, rows, 1 if hurried else self.limits.together):
             if time.monotonic() >= ticket.until:
                 self._give_up(ticket)
             else:

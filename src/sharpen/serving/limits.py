@@ -27,6 +27,9 @@ class ServerLimits:
     max_connections: int = option(256, "connections at once", least=1)
     queue: int = option(64, "recordings accepted and not yet done; more are refused with 429", least=1)
     rows: int = option(8, "windows that adapt side by side", least=1)
+    together: int = option(
+        8, "windows that the source model decodes at once; more would keep the others waiting", least=1
+    )
     busy: int = option(
         16, "windows waiting at which the most confident ones stop adapting after the step they are in", least=1
     )

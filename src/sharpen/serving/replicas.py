@@ -1,17 +1,18 @@
 """The door in front of replicas on Ray Serve: it hands them forms and takes their answers.
 
 Ray Serve keeps the replicas alive, chooses one for each request and queues what they have no room for. Its HTTP proxy
-is not used: what it says about a full queue or a dead replica is no answer of this API, and its end does not wait.
+is not used: what it says about a full queue or a dead replica is no answer of this API.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -53,16 +54,21 @@ class RemoteAnswer:
 
         try:
             item: Item = await anext(self._response)
+        except asyncio.CancelledError:
+            raise  # the client left: the replica is still at work
         except StopAsyncIteration:
             self._ended = True
             return None
-        except BackPressureError as error:
-            raise self._replicas.full() from error
-        except (TaskCancelledError, RequestCancelledError) as error:
-            raise stopping(1.0) from error  # clients that left do not ask
-        except (RayError, RayServeException) as error:
-            message = "the replica that worked on this request has died; try again"
-            raise ApiError(503, message, None, "replica_lost", 1.0) from error
+        except Exception as error:
+            self._ended = True
+            if isinstance(error, BackPressureError):
+                raise self._replicas.full() from error
+            if isinstance(error, TaskCancelledError | RequestCancelledError):
+                raise stopping(1.0) from error  # a client that left does not ask
+            if isinstance(error, RayError | RayServeException):
+                message = "the replica that worked on this request has died; try again"
+                raise ApiError(503, message, None, "replica_lost", 1.0) from error
+            raise
         if isinstance(item, ApiError):
             self._ended = True
             raise item
@@ -73,15 +79,16 @@ class RemoteAnswer:
         """Nobody waits for it any more."""
         if not self._ended:
             self._ended = True
-            self._response.cancel()
+            with suppress(Exception):  # it may have failed meanwhile
+                self._response.cancel()
 
 
 class Replicas(Reception):
     """A server whose recordings are transcribed by replicas."""
 
-    def __init__(self, handle: Any, limits: ServerLimits, scale: RayScale, keys: Keys) -> None:
-        super().__init__(("",), limits, keys)
-        self._handle, self._scale = handle, scale
+    def __init__(self, handle: Any, limits: ServerLimits, keys: Keys) -> None:
+        super().__init__((), limits, keys)
+        self._handle = handle
         self._card: dict[str, Any] = {}
         self._answers: set[RemoteAnswer] = set()
         self._held = 0  # bytes
