@@ -23,7 +23,6 @@ def server():
     limits = ["--ongoing", str(ONGOING), "--queue", str(WAITING), "--max-uploads", "32", "--drain", "120"]
     with Running("--engine", "ray", "--replicas", "2", *limits) as running:
         yield running
-        print("".join(running.said))
         running.process.terminate()
         running.process.wait(60)
 
@@ -85,9 +84,10 @@ def test_a_client_that_leaves_frees_its_place(server, stream):
 
 
 def test_a_killed_replica_costs_the_requests_in_it_one_clear_error_each(server):
-    working = together(server, ROOM)
-    wait_for(lambda: server.metric("rows") > 2, seconds=60)
     victim, _ = server.replicas()
+    working = together(server, ROOM, steps="8")
+    wait_for(lambda: server.metric("rows") > 0, seconds=60)
+    assert server.metric("queue") > 2 * ONGOING  # some wait, so both replicas are at work
     os.kill(victim, signal.SIGKILL)
     answers = [one.result() for one in working]
     lost = [one for one in answers if "replica_lost" in one.text]

@@ -191,14 +191,19 @@ def deployed(setup: ReplicaSetup, scale: RayScale) -> Iterator[Any]:
         if scale.address and NAME in serve.status().applications:
             raise SharpenError(f"the cluster has an application {NAME!r} already: end the server that it belongs to")
         try:
-            handle = serve.run(deployment.bind(replace(setup, limits=inner)), name=NAME, route_prefix=None)
-        except Exception as error:  # Serve raises a bare RuntimeError, with all that the replicas said
-            raise SharpenError(f"no replica could be started: {_reason(serve, error)}") from error
-        yield handle
+            yield _run(serve, deployment.bind(replace(setup, limits=inner)))
+        finally:
+            if scale.address:
+                serve.delete(NAME)
     finally:
-        if scale.address:
-            serve.delete(NAME)
         ray.shutdown()
+
+
+def _run(serve: Any, application: Any) -> Any:
+    try:
+        return serve.run(application, name=NAME, route_prefix=None)
+    except Exception as error:  # Serve raises a bare RuntimeError, with all that the replicas said
+        raise SharpenError(f"no replica could be started: {_reason(serve, error)}") from error
 
 
 def _begin(ray: Any, setup: ReplicaSetup, scale: RayScale, needs: dict[str, int]) -> None:

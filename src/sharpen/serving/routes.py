@@ -142,7 +142,7 @@ class Routes(ABC):
 
     async def health(self, request: Request) -> Response:
         said = await self.reception.health()
-        return json_response(said, *((200,) if said["ready"] else (503, {"retry-after": "1"})))
+        return json_response(said) if said["ready"] else json_response(said, 503, {"retry-after": "1"})
 
     async def metrics(self, request: Request) -> Response:
         self._check_key(request)
