@@ -58,6 +58,7 @@ class ReplicaState:
 
 
 Item = ApiError | Head | bytes | RequestOutcome  # an error, or a head, bytes and how it ended
+TELLS = 1.0  # seconds without an item after which a replica says how it is doing
 
 
 class Replica:
@@ -82,16 +83,29 @@ class Replica:
         """The names of the model, and what is said about it."""
         return self.service.names, self.service.card
 
-    async def state(self) -> ReplicaState:
+    @property
+    def state(self) -> ReplicaState:
         return ReplicaState(self.name, self.service.metrics.counted())
 
-    async def answer(self, form: Form, task: str) -> AsyncIterator[Item]:
-        """The answer to a form, piece by piece. Where the caller cancels, the client has left."""
+    async def answer(self, form: Form, task: str) -> AsyncIterator[Item | ReplicaState]:
+        """The answer to a form, piece by piece, and now and then how the replica is doing: Serve has no way to ask one
+        that is busy. Where the caller cancels, the client has left.
+        """
         made: asyncio.Queue[Item | None] = asyncio.Queue()
         working = asyncio.create_task(self._work(form, task, made))
         del form
         try:
-            while (item := await made.get()) is not None:
+            while True:
+                try:
+                    async with asyncio.timeout(TELLS):
+                        item = await made.get()
+                except TimeoutError:
+                    yield self.state
+                    continue
+                if item is None:
+                    return
+                if isinstance(item, ApiError | RequestOutcome):
+                    yield self.state
                 yield item
         finally:
             working.cancel()

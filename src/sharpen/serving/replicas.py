@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import time
@@ -28,9 +29,9 @@ from sharpen.serving.replica import Item, Replica, ReplicaSetup, ReplicaState
 
 NAME = "sharpen"  # of the application on Ray Serve
 HELD = 8  # times the largest upload: bytes of files whose answers are not done
-ASKED = 5.0  # seconds that a replica has to say how it is
-KNOWN = 1.0  # seconds for which that is believed
-RECENT = 0.3  # weight of the last answer's seconds
+RECENT = 1.0  # seconds for which is believed what Ray says of its replicas
+STALE = 10.0  # seconds for which is believed what a replica says of itself
+WEIGHT = 0.3  # of the last answer's seconds
 LEAST_STORE = 100_000_000  # bytes of shared memory that Ray needs
 SETTINGS = {  # of Ray, where the environment has no other
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing leaves the machine
@@ -53,7 +54,8 @@ class RemoteAnswer:
         from ray.serve.exceptions import BackPressureError, RayServeException, RequestCancelledError
 
         try:
-            item: Item = await anext(self._response)
+            while isinstance(item := await anext(self._response), ReplicaState):
+                self._replicas.heard(item)
         except asyncio.CancelledError:
             raise  # the client left: the replica is still at work
         except StopAsyncIteration:
@@ -73,14 +75,17 @@ class RemoteAnswer:
             self._ended = True
             raise item
         self.whole = isinstance(item, RequestOutcome) and item.word == "ok"
-        return item
+        found: Item = item
+        return found
 
-    def cancel(self) -> None:
-        """Nobody waits for it any more."""
-        if not self._ended:
-            self._ended = True
-            with suppress(Exception):  # it may have failed meanwhile
-                self._response.cancel()
+    def cancel(self) -> bool:
+        """Nobody waits for it any more; false where it had ended."""
+        if self._ended:
+            return False
+        self._ended = True
+        with suppress(Exception):  # it may have failed meanwhile
+            self._response.cancel()
+        return True
 
 
 class Replicas(Reception):
@@ -93,8 +98,8 @@ class Replicas(Reception):
         self._answers: set[RemoteAnswer] = set()
         self._held = 0  # bytes
         self._seconds = 1.0  # that an answer took of late
-        self._counted: dict[str, Counted] = {}  # by replica, of the dead as well
-        self._states: tuple[float, list[ReplicaState]] = (0.0, [])  # when they were asked, and what they said
+        self._heard: dict[str, tuple[float, Counted]] = {}  # by replica, of the dead as well: when, and what
+        self._running: tuple[float, int] = (-math.inf, 0)  # when Ray was asked, and how many replicas it runs
 
     @property
     def card(self) -> dict[str, Any]:
@@ -116,29 +121,19 @@ class Replicas(Reception):
             answer.cancel()
 
     async def health(self) -> dict[str, Any]:
-        said, there = await super().health(), len(await self._asked())
+        if time.monotonic() - self._running[0] > RECENT:
+            self._running = time.monotonic(), await asyncio.to_thread(_running)
+        said, there = await super().health(), self._running[1]
         return {**said, "ready": said["ready"] and there > 0, "replicas": there}
 
+    def heard(self, state: ReplicaState) -> None:
+        self._heard[state.name] = time.monotonic(), state.counted
+
     async def metrics_text(self) -> str:
-        states = await self._asked()
-        dead = set(self._counted) - {state.name for state in states}
-        gone = [Counted(self._counted[name].counts, {}) for name in dead]
-        return self.metrics.text([*(state.counted for state in states), *gone])
-
-    async def _asked(self) -> list[ReplicaState]:
-        """How the replicas are; those that do not say so are left out."""
-        from ray.exceptions import RayError
-        from ray.serve.exceptions import RayServeException
-
-        if time.monotonic() - self._states[0] > KNOWN:
-            try:
-                found = await self._handle.broadcast("state").results_async(timeout_s=ASKED, return_exceptions=True)
-            except (RayError, RayServeException, TimeoutError):
-                found = []
-            states = [state for state in found if isinstance(state, ReplicaState)]
-            self._counted |= {state.name: state.counted for state in states}
-            self._states = time.monotonic(), states
-        return self._states[1]
+        """Counts of all replicas as they last told; what they are doing is of those that have told of it lately."""
+        since = time.monotonic() - STALE if self._answers else math.inf
+        told = [Counted(known.counts, known.gauges if when > since else {}) for when, known in self._heard.values()]
+        return self.metrics.text(told)
 
     def full(self) -> ApiError:
         """What a client is told where Ray's queue is full."""
@@ -161,10 +156,11 @@ class Replicas(Reception):
         finally:
             self._held -= size
             self._answers.discard(answer)
-            answer.cancel()
+            if answer.cancel():
+                self.metrics.add("vanished_total")
             if answer.whole:
                 took = time.monotonic() - begin
-                self._seconds = (1 - RECENT) * self._seconds + RECENT * took
+                self._seconds = (1 - WEIGHT) * self._seconds + WEIGHT * took
                 self.metrics.observe(took)
 
 
@@ -228,6 +224,15 @@ def _begin(ray: Any, setup: ReplicaSetup, scale: RayScale, needs: dict[str, int]
 
 def _end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
+
+
+def _running() -> int:
+    """How many replicas Ray runs."""
+    from ray import serve
+
+    application = serve.status().applications.get(NAME)
+    states = application.deployments["Replica"].replica_states if application else {}
+    return sum(count for state, count in states.items() if str(getattr(state, "value", state)) == "RUNNING")
 
 
 def _reason(serve: Any, error: Exception) -> str:
