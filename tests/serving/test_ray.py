@@ -24,7 +24,7 @@ def server():
     with Running("--engine", "ray", "--replicas", "2", *limits) as running:
         yield running
         running.process.terminate()
-        running.process.wait(60)
+        running.process.wait(150)
 
 
 def together(server, count, **settings):

@@ -212,7 +212,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _options(
-    fields: _Fields, task: str, default: str, limits: ServerLimits, shown: Mapping[str, bool]
+    fields: _Fields, task: str, default: str, limits: ServerLimits, shown: Mapping[str, Any]
 ) -> tuple[Options, str]:
     """The options of a transcription, and the effort or method that was asked for; `shown` is what the answer has."""
     method, effort = fields.choice("method", METHODS), fields.choice("effort", EFFORTS)

@@ -32,13 +32,7 @@ GAUGES = {
     "uploads": "uploads being received",
     "real_time_factor": "computing time of the model over seconds of audio, since the start",
 }
-AT_THE_DOOR = {
-    "requests_total",
-    "vanished_total",
-    "queue",
-    "in_flight",
-    "uploads",
-}  # what is counted where requests come in
+AT_THE_DOOR = {"requests_total", "vanished_total", "queue", "in_flight", "uploads"}  # known where requests come in
 
 
 @dataclass(frozen=True)
