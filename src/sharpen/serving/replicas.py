@@ -32,6 +32,7 @@ HELD = 8  # times the largest upload: bytes of files whose answers are not done
 RECENT = 1.0  # seconds for which is believed what Ray says of its replicas
 STALE = 10.0  # seconds for which is believed what a replica says of itself
 WEIGHT = 0.3  # of the last answer's seconds
+UNBOUNDED = 1 << 30  # Ray bounds what a replica gets
 LEAST_STORE = 100_000_000  # bytes of shared memory that Ray needs
 SETTINGS = {  # of Ray, where the environment has no other
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing leaves the machine
@@ -170,7 +171,7 @@ def deployed(setup: ReplicaSetup, scale: RayScale) -> Iterator[Any]:
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     ray, serve = _ray()
-    inner = replace(setup.limits, queue=scale.ongoing)
+    inner = replace(setup.limits, queue=UNBOUNDED)  # a client that left is in the batch until its turn is over
     needs = {"num_cpus": setup.threads or 1, "num_gpus": int(setup.device.startswith("cuda"))}
     deployment = serve.deployment(
         Replica,
