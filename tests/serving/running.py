@@ -69,7 +69,23 @@ class Running:
         for pid in self.media_processes():
             os.kill(pid, signal.SIGKILL)
 
+    def replicas(self) -> list[int]:
+        """The processes of Ray Serve's replicas: grandchildren of the server, if Ray was started by it."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                name, parent = path.with_name("cmdline").read_bytes(), _parent(int(path.parent.name))
+                if name.startswith(b"ray::ServeReplica") and _parent(parent) == self.process.pid:
+                    found.append(int(path.parent.name))
+            except OSError:  # it has ended meanwhile
+                continue
+        return found
+
     def memory(self) -> float:
         """MB in use."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -14,7 +14,7 @@ from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Failed, Finished, SourceTold, StepTold, WindowTold
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.metrics import Metrics
-from sharpen.serving.ticket import Ticket
+from sharpen.serving.ticket import Ticket, source_key
 from sharpen.speech.audio import Audio, read_audio
 from sharpen.speech.efforts import effort_options
 from sharpen.speech.transcribe import load
@@ -113,6 +113,30 @@ def test_32_requests_get_what_they_get_alone(model, running):
     changed = isolation(model, running, clips, [MIX[(i // 2) % len(MIX)] for i in range(32)])
     print(f"{changed} of 32 texts differ from those of lone requests")
     assert changed <= 2
+
+
+def numbers(result):
+    return result.text, result.windows, [(s.tokens, s.logprobs, s.entropies, s.words) for s in result.segments]
+
+
+def bit_for_bit(model, running, clips, options):
+    """Requests at once, and then one after the other, where no window shares a batch."""
+    batch = running(rows=1, together=1)
+    together = [Follower(batch, model, clip, o) for clip, o in zip(clips, options, strict=True)]
+    found = [numbers(follower.result()) for follower in together]
+    alone = [numbers(Follower(batch, model, clip, o).result()) for clip, o in zip(clips, options, strict=True)]
+    assert found == alone
+
+
+def test_in_batches_of_one_window_a_request_gets_the_same_numbers_alone_and_among_others(model, running):
+    clips = [with_noise(CLIPS[i % len(CLIPS)], 10.0, i) for i in range(4)]
+    bit_for_bit(model, running, clips, [STEPS] * 4)  # which could be decoded together
+
+
+@pytest.mark.long
+def test_32_requests_get_the_same_numbers_in_batches_of_one_window(model, running):
+    clips = [with_noise(CLIPS[i % len(CLIPS)], (20.0, 10.0, 5.0)[i % 3], i) for i in range(32)]
+    bit_for_bit(model, running, clips, [MIX[(i // 2) % len(MIX)] for i in range(32)])
 
 
 def test_windows_that_adapt_share_the_steps_of_one_episode(model, running):
@@ -297,3 +321,16 @@ def test_stopping_tells_those_who_wait(model, running):
     assert (waiting.told[-1].error.status, waiting.told[-1].error.code) == (503, "stopping")
     with pytest.raises(ApiError, match="stopping"):
         Follower(batch, model, CLIPS[0], PLAIN)
+
+
+def test_several_texts_of_a_window_that_has_no_time_for_a_beam(model, running):
+    """Its greedy search has one; and what windows show of their answers does not keep them apart."""
+    batch = running()
+    options = replace(NORMAL, n_best=3)
+    (window,) = Follower(batch, model, CLIPS[0], options).result().readings
+    assert len(window.readings) > 1
+    batch.costs.saw("beam", 1000.0)
+    late = Follower(batch, model, CLIPS[0], options, deadline=30.0).result()
+    assert [len(window.readings) for window in late.readings] == [1]
+    assert source_key(options) == source_key(replace(NORMAL, confidence=True, vad_filter=True))
+    assert source_key(options) != source_key(replace(options, decode="greedy", n_best=1))

@@ -5,8 +5,9 @@ import pytest
 from sharpen.serving.contract import parse
 from sharpen.serving.errors import ApiError
 from sharpen.serving.limits import ServerLimits
+from sharpen.speech.options import VadParameters
 
-LIMITS = ServerLimits(max_steps=12, max_samples=8)
+LIMITS = ServerLimits(max_steps=12, max_samples=8, max_n_best=6)
 
 
 def ask(task="transcribe", default="normal", **fields):
@@ -74,16 +75,34 @@ def test_own_fields():
     assert ask(method="em-tok-b").options.adapt.samples == 8  # its own 16 is above the server's most
 
 
+def test_several_texts():
+    assert ask(n_best="3").options.n_best == 3
+    assert ask(n_best="5", effort="plain", response_format="verbose_json").options.n_best == 5
+    assert ask(n_best="6", method="beam", samples="8").options.n_best == 6
+    assert ask(n_best="2", stream="true", response_format="srt").options.n_best == 2
+    assert ask(n_best="1", response_format="srt") == ask(response_format="srt")
+
+
+def test_windows_are_whispers_own_unless_voice_activity_is_asked_for():
+    assert ask(chunking_strategy="auto").options == ask().options
+    assert not ask().options.needs_voice
+
+
 @pytest.mark.parametrize(
-    "chunking",
+    ("chunking", "parameters"),
     [
-        {"chunking_strategy": "auto"},
-        {"chunking_strategy": '{"type": "server_vad", "threshold": 0.5}'},
-        {"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "300"},
+        ({"chunking_strategy": '{"type": "server_vad"}'}, VadParameters()),
+        ({"chunking_strategy": '{"type": "server_vad", "threshold": 0.4}'}, VadParameters(threshold=0.4)),
+        (
+            {"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "300",
+             "chunking_strategy[silence_duration_ms]": "500"},
+            VadParameters(speech_pad_ms=300, min_silence_duration_ms=500),
+        ),
     ],
-)
-def test_chunking_strategies_are_accepted(chunking):
-    assert ask(**chunking).options == ask().options
+)  # fmt: skip
+def test_server_vad_is_our_detector_with_its_parameters(chunking, parameters):
+    found = ask(**chunking).options
+    assert (found.vad_filter, found.chunk, found.vad_parameters) == (True, "sequential", parameters)
 
 
 def test_unknown_fields_are_ignored():
@@ -100,7 +119,9 @@ def test_unknown_fields_are_ignored():
         ({"known_speaker_references[]": ["a"]}, "known_speaker_references", "speakers"),
         ({"keywords[]": ["a"]}, "keywords", "prompt"),
         ({"languages[]": ["de", "en"]}, "languages", "one language"),
-        ({"n_best": "3"}, "n_best", "one transcript"),
+        ({"n_best": "7"}, "n_best", "at most 6"),
+        ({"n_best": "6"}, "n_best", "normal finds fewer"),
+        ({"n_best": "2", "response_format": "vtt"}, "n_best", "vtt"),
         ({"timestamp_granularities[]": ["word"]}, "timestamp_granularities", "verbose_json"),
         ({"response_format": "verbose_json", "timestamp_granularities[]": ["x"]}, "timestamp_granularities", "'x'"),
         ({"include[]": ["logprobs"], "response_format": "srt"}, "include", "srt"),
@@ -124,6 +145,8 @@ def test_unknown_fields_are_ignored():
         ({"chunking_strategy": "fast"}, "chunking_strategy", "'fast'"),
         ({"chunking_strategy": '{"type": "client_vad"}'}, "chunking_strategy", "server_vad"),
         ({"chunking_strategy": '{"type": "server_vad", "threshold": "x"}'}, "chunking_strategy", "number"),
+        ({"chunking_strategy": '{"type": "server_vad", "threshold": 2}'}, "chunking_strategy", "threshold"),
+        ({"chunking_strategy": '{"type": "server_vad", "prefix_padding_ms": 1e999}'}, "chunking_strategy", "number"),
         ({"chunking_strategy": "[" * 5000}, "chunking_strategy", "auto"),
     ],
 )

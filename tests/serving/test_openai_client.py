@@ -2,10 +2,14 @@
 
 import itertools
 
+import numpy as np
 import openai
 import pytest
 from serving.running import LETTER, SAID, Running
+from serving.test_media import wav
 from speechlike import EXAMPLES
+
+from sharpen.speech.audio import read_audio
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ((), ("word",), ("segment",), ("word", "segment"))
@@ -150,9 +154,43 @@ def test_what_was_done_is_said_in_a_header_where_the_body_has_no_place(server):
     assert raw.headers["content-type"] == "text/plain; charset=utf-8"
 
 
-def test_chunking_strategies(server):
-    for chunking in ("auto", {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300}):
-        assert SAID in create(server.client(), chunking_strategy=chunking).text
+def test_voice_activity_chooses_where_a_window_begins(server):
+    hiss = np.random.default_rng(0).normal(0, 20, 48_000)  # three seconds
+    file = wav(np.concatenate([hiss, read_audio(LETTER).samples * 32767]))
+    found = {}
+    for name, chunking in (
+        ("auto", "auto"),
+        ("vad", {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300}),
+    ):
+        answer = create(server.client(), file=file, chunking_strategy=chunking)
+        assert SAID in answer.text
+        found[name] = [window["start"] for window in answer.model_extra["adaptation"]["windows"]]
+    assert found["auto"][0] == 0.0
+    assert 2.5 < found["vad"][0] < 3.3
+
+
+def test_several_texts(server):
+    body = {"effort": "normal", "n_best": "3"}
+    for response_format in ("json", "verbose_json"):
+        answer = create(server.client(), extra_body=body, response_format=response_format)
+        (window,) = answer.model_extra["windows"]
+        first, *others = window["alternatives"]
+        assert first["text"] == answer.text
+        assert 1 <= len(others) <= 2
+        assert 0 < sum(one["probability"] for one in window["alternatives"]) <= 1.001
+    *_, done = create(server.client(), extra_body=body, stream=True)
+    assert done.model_extra["windows"] == [window]
+    assert "windows" not in create(server.client()).model_extra
+
+
+def test_explained_words_have_alternatives_without_times(server):
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    body = {"effort": "high", "explain": "true"}
+    answer = next(e for e in create(client, stream=True, extra_body=body) if e.type == "sharpen.answer").model_dump()
+    words = [word for part in answer["changes"] for word in part["words"]]
+    assert "".join(word["word"] for word in words).strip() == answer["adapted" if answer["adapted"] else "source"]
+    assert all("start" not in word and "alternatives" in word for word in words)
+    assert any(word["alternatives"] for word in words)
 
 
 def test_models(server):

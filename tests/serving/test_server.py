@@ -259,6 +259,8 @@ def test_mistakes_on_the_command_line(tmp_path, capsys):
             (["--api-keys", str(tmp_path / "empty")], "has no API key"),
             (["--api-keys", str(tmp_path / "absent")], "cannot be read"),
             (["--model", "tiny.en", "--port", port], "cannot listen"),
+            (["--replicas", "3"], "--replicas needs --engine ray"),
+            (["--address", "auto"], "--address needs --engine ray"),
         ):
             assert main(["serve", *arguments]) == 2
             assert says in capsys.readouterr().err

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import sys
-from typing import get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 from sharpen.cli import machine
-from sharpen.cli.flags import add_options, given
+from sharpen.cli.flags import add_options, flag, given
 from sharpen.cli.values import DONE, threads
 from sharpen.errors import SharpenError
-from sharpen.serving.limits import ServerLimits
+from sharpen.serving.limits import RayScale, ServerLimits
 from sharpen.speech.efforts import DEFAULT, EFFORTS
 from sharpen.speech.presets import Dtype
+
+if TYPE_CHECKING:
+    from sharpen.serving.keys import Keys
 
 ALIAS = "whisper-1"  # what clients of OpenAI's ask for
 
@@ -36,6 +40,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--cors", action="append", metavar="ORIGIN",
         help="let web pages of this origin use the server, * is any; may be repeated (default: none)")  # fmt: skip
     add_options(parser.add_argument_group("limits"), ServerLimits())
+    ray = parser.add_argument_group("several models (needs sharpen[ray])")
+    ray.add_argument("--engine", choices=("local", "ray"), default="local",
+                     help="ray: the same server in front of replicas on Ray Serve (default: local)")  # fmt: skip
+    add_options(ray, RayScale())
+    ray.add_argument("--address", metavar="HOST:PORT",
+                     help="of a running ray cluster (default: start one on this machine)")  # fmt: skip
     add = parser.add_argument_group("machine").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, mps (default: auto, which never takes mps)")
     add("--dtype", choices=get_args(Dtype), default="float32", help="type of the weights (default: float32)")
@@ -45,11 +55,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def _serve(args: argparse.Namespace) -> int:
     limits = ServerLimits(**given(args, ServerLimits))
     _require_server()
-    from sharpen.serving.keys import Keys
+    from sharpen.serving import keys as api_keys
 
-    keys = Keys.read(args.api_keys) if args.api_keys else Keys()
+    keys = api_keys.Keys.read(args.api_keys) if args.api_keys else api_keys.Keys()
     if not keys.accepted and not _is_loopback(args.host):
         print(f"sharpen: {args.host} is open to others, and no --api-keys are set", file=sys.stderr)
+    scale = given(args, RayScale)
+    if args.engine == "ray":
+        _serve_replicas(args, limits, keys, RayScale(**scale, address=args.address))
+    elif scale or args.address:
+        raise SharpenError(f"{flag(RayScale, next(iter(scale))) if scale else '--address'} needs --engine ray")
+    else:
+        _serve_model(args, limits, keys)
+    return DONE
+
+
+def _serve_model(args: argparse.Namespace, limits: ServerLimits, keys: Keys) -> None:
     import torch
 
     from sharpen.serving.app import make_app
@@ -63,7 +84,21 @@ def _serve(args: argparse.Namespace) -> int:
     names = tuple(dict.fromkeys([model.speech.name, *(args.alias or [ALIAS])]))
     service = Service(model, names, limits, keys, args.effort)
     serve(make_app(service, tuple(args.cors or ())), service, args.host, args.port)
-    return DONE
+
+
+def _serve_replicas(args: argparse.Namespace, limits: ServerLimits, keys: Keys, scale: RayScale) -> None:
+    from sharpen.serving.gateway import make_gateway
+    from sharpen.serving.replica import ReplicaSetup
+    from sharpen.serving.replicas import Replicas, deployed
+    from sharpen.serving.server import serve
+
+    # A replica has another working directory, so a path must be absolute.
+    where = str(Path(args.model).absolute()) if Path(args.model).exists() else args.model
+    aliases = tuple(args.alias or [ALIAS])
+    setup = ReplicaSetup(where, aliases, args.effort, limits, args.device, args.dtype, args.threads)
+    with deployed(setup, scale) as handle:
+        replicas = Replicas(handle, limits, keys)
+        serve(make_gateway(replicas, tuple(args.cors or ())), replicas, args.host, args.port)
 
 
 def _require_server() -> None:

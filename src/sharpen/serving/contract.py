@@ -17,15 +17,17 @@ from sharpen.method.objectives import METHODS
 from sharpen.serving.errors import ApiError, bad_field
 from sharpen.serving.limits import ServerLimits
 from sharpen.speech.efforts import EFFORTS
-from sharpen.speech.options import FALLBACK, Options
+from sharpen.speech.options import FALLBACK, Options, VadParameters
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+IN_JSON = ("json", "verbose_json")
 GRANULARITIES = ("word", "segment")
 OWN_FIELDS = {
     "effort": "plain, normal, high or paper: how much to spend on adapting",
     "method": "in place of an effort: source, beam, em-tok-b and others",
     "steps": "updates of the norms in each window",
     "samples": "hypotheses at each step",
+    "n_best": "texts of each window, with their probabilities",
     "deadline": "seconds, from the end of the upload, in which to answer",
     "explain": "with stream: the source's text, every step and every answer as events of their own",
 }
@@ -34,10 +36,14 @@ REFUSED = {
     "known_speaker_references": "speakers are not told apart here",
     "keywords": "not supported here; put the words into prompt",
     "languages": "not supported here; give one language, or none to have it detected",
-    "n_best": "this server gives one transcript",
 }
 LIMIT_OF = {"steps": "max_steps", "samples": "max_samples"}
-VAD_FIELDS = {"type", "prefix_padding_ms", "silence_duration_ms", "threshold"}
+# The fields of server_vad, and what they are called here
+VAD_FIELDS = {
+    "threshold": "threshold",
+    "prefix_padding_ms": "speech_pad_ms",  # here on both sides of speech
+    "silence_duration_ms": "min_silence_duration_ms",
+}
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
@@ -65,7 +71,6 @@ def parse(
         if name in fields.values:
             raise bad_field(name, why, "unsupported_parameter")
     _check_model(fields.one("model"), models)
-    _check_chunking(fields)
     response_format = fields.choice("response_format", (*FORMATS, "diarized_json")) or "json"
     if response_format == "diarized_json":
         raise bad_field("response_format", f"diarized_json: {REFUSED['known_speaker_names']}", "unsupported_parameter")
@@ -74,12 +79,15 @@ def parse(
     if granularities and response_format != "verbose_json":
         raise bad_field("timestamp_granularities", "needs response_format verbose_json")
     logprobs = "logprobs" in fields.several("include", ("logprobs",))
-    if logprobs and not stream and response_format not in ("json", "verbose_json"):
+    if logprobs and not stream and response_format not in IN_JSON:
         raise bad_field("include", f"logprobs have no place in {response_format}; use json or verbose_json")
     explain = fields.flag("explain")
     if explain and not stream:
         raise bad_field("explain", "needs stream=true: steps are told as events")
-    options, named = _options(fields, task, effort, limits, words="word" in granularities)
+    if (fields.whole("n_best", limits.max_n_best) or 1) > 1 and not stream and response_format not in IN_JSON:
+        raise bad_field("n_best", f"several texts have no place in {response_format}; use json or verbose_json")
+    shown = {"word_timestamps": "word" in granularities, "confidence": explain}
+    options, named = _options(fields, task, effort, limits, shown)
     method = named if named in METHODS else options.adapt.method if options.adapt else "beam"
     return Ask(
         options,
@@ -164,11 +172,14 @@ def unknown_model(name: str, models: tuple[str, ...]) -> ApiError:
     )
 
 
-def _check_chunking(fields: _Fields) -> None:
-    """Accepted as OpenAI defines it, in both spellings of its client; windows are Whisper's own in any case."""
+def _voice(fields: _Fields) -> dict[str, Any]:
+    """What is transcribed: with server_vad the stretches where a voice is heard, else everything, in Whisper's windows.
+
+    The two spellings are those of OpenAI's client.
+    """
     text = fields.one("chunking_strategy")
     prefix = "chunking_strategy["
-    parts = {name[len(prefix) : -1]: fields.one(name) for name in fields.values if name.startswith(prefix)}
+    parts: dict[str, Any] = {n[len(prefix) : -1]: fields.one(n) for n in fields.values if n.startswith(prefix)}
     if text and text != "auto":
         try:
             loaded = json.loads(text)
@@ -178,20 +189,32 @@ def _check_chunking(fields: _Fields) -> None:
             raise bad_field("chunking_strategy", f"{_short(text)}: expected auto, or an object of type server_vad")
         parts |= loaded
     if not parts:
-        return
-    unknown = sorted(set(parts) - VAD_FIELDS)
-    if parts.get("type") != "server_vad" or unknown:
-        seen = f"unknown: {', '.join(map(_short, unknown))}" if unknown else f"type {_short(str(parts.get('type')))}"
-        raise bad_field("chunking_strategy", f"{seen}; expected type server_vad, with {', '.join(sorted(VAD_FIELDS))}")
-    for name in VAD_FIELDS - {"type"}:
-        try:
-            float(parts.get(name) or 0)
-        except (TypeError, ValueError):
-            raise bad_field("chunking_strategy", f"{name}: expected a number") from None
+        return {}
+    kind, unknown = parts.pop("type", None), sorted(set(parts) - set(VAD_FIELDS))
+    if kind != "server_vad" or unknown:
+        seen = f"unknown: {', '.join(map(_short, unknown))}" if unknown else f"type {_short(str(kind))}"
+        raise bad_field("chunking_strategy", f"{seen}; expected type server_vad, with {', '.join(VAD_FIELDS)}")
+    given = {VAD_FIELDS[name]: _number(name, value) for name, value in parts.items() if value is not None}
+    try:
+        return {"vad_filter": True, "vad_parameters": VadParameters(**given)}
+    except SharpenError as error:
+        raise bad_field("chunking_strategy", f"server_vad: {error}") from error
 
 
-def _options(fields: _Fields, task: str, default: str, limits: ServerLimits, *, words: bool) -> tuple[Options, str]:
-    """The options of a transcription, and the effort or method that was asked for."""
+def _number(name: str, value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise bad_field("chunking_strategy", f"{name}: expected a number")
+    return found
+
+
+def _options(
+    fields: _Fields, task: str, default: str, limits: ServerLimits, shown: Mapping[str, Any]
+) -> tuple[Options, str]:
+    """The options of a transcription, and the effort or method that was asked for; `shown` is what the answer has."""
     method, effort = fields.choice("method", METHODS), fields.choice("effort", EFFORTS)
     temperature = fields.number("temperature", least=0, most=1) or 0.0
     if method and effort:
@@ -217,8 +240,13 @@ def _options(fields: _Fields, task: str, default: str, limits: ServerLimits, *, 
             task=task,  # type: ignore[arg-type]
             initial_prompt=fields.one("prompt") or "",
             temperature=(temperature,) if temperature else FALLBACK,
-            word_timestamps=words,
+            **shown,
+            n_best=fields.whole("n_best", limits.max_n_best) or 1,
+            **_voice(fields),
         ), named
     except SharpenError as error:
+        if "n_best" in str(error):
+            why = f"the search of {named} finds fewer texts; ask for fewer, or for method=beam with as many samples"
+            raise bad_field("n_best", why) from error
         name = "language" if "language" in str(error) else "method"
         raise bad_field(name, str(error)) from error

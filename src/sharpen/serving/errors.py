@@ -52,6 +52,10 @@ def stopping(seconds: float) -> ApiError:
     return ApiError(503, "the server is stopping; try again soon, or another one", None, "stopping", seconds)
 
 
+def broken() -> ApiError:
+    return ApiError(500, "the server made a mistake; it is in its log", None, "internal")
+
+
 def request_name() -> str:
     """A name for an answer, by which a client and an operator can speak about it."""
     return f"req_{secrets.token_hex(12)}"

@@ -13,6 +13,7 @@ from sharpen.method.tree import HypothesisTree
 from sharpen.models.speech import TokenText
 from sharpen.serving.errors import ApiError
 from sharpen.speech.answers import Decoded
+from sharpen.speech.confidence import WindowReadings
 from sharpen.speech.longform import Segment
 from sharpen.speech.writers import number
 
@@ -69,6 +70,7 @@ class Finished:
     duration: float  # seconds
     windows: tuple[WindowReport, ...]
     transcribed: float  # seconds; less than the duration where a deadline cut the rest off
+    readings: tuple[WindowReadings, ...] = ()  # where they were asked for: the best texts of each window
 
     @property
     def text(self) -> str:

@@ -24,7 +24,7 @@ from sharpen.method.episode import Episode
 from sharpen.method.trace import OUT_OF_TIME
 from sharpen.models.speech import SpeechModel
 from sharpen.serving.costs import Costs, search_of
-from sharpen.serving.errors import ApiError
+from sharpen.serving.errors import ApiError, broken
 from sharpen.serving.events import SourceTold, StepTold
 from sharpen.serving.line import WaitingLine
 from sharpen.serving.metrics import Metrics
@@ -42,7 +42,6 @@ from sharpen.speech.decoding import (
 from sharpen.speech.fallback import attempts
 from sharpen.speech.options import Options
 
-TOGETHER = 8  # windows that the source model decodes at once: more would keep the others waiting
 SHED = "load: {} windows were waiting"
 
 
@@ -94,7 +93,7 @@ class Lane:
         self._rows.clear()
         for ticket in list(self._taken) or self._line.rest():  # nothing was taken: one of those that wait is to blame
             ticket.vanished = True
-            self._fail(ticket, ApiError(500, "the server made a mistake; it is in its log", None, "internal"))
+            self._fail(ticket, broken())
 
     def _turn(self) -> None:
         """One source batch, one step of everything that adapts, and the answers of what is done."""
@@ -140,7 +139,7 @@ class Lane:
         hurried = any(row.until < math.inf for row in self._rows.values())  # they wait while others are decoded
         rows = self._capacity - len(self._rows)
         share = math.ceil(self._line.waiting / len(self._beside))  # the others have hands, too
-        most = 1 if hurried else max(1, min(share, TOGETHER))
+        most = 1 if hurried else max(1, min(share, self._line.limits.together))
         for ticket, options, why in self._line.take(self._chosen, rows, most):
             self._taken.add(ticket)
             if time.monotonic() >= ticket.until:

@@ -28,11 +28,15 @@ class ServerLimits:
     queue: int = option(64, "recordings accepted and not yet done; more are refused with 429", least=1)
     rows: int = option(8, "windows that adapt side by side", least=1)
     lanes: int = option(0, "threads that work on windows; 0: one for each thread of the CPU, at most 4", least=0)
+    together: int = option(
+        8, "windows that the source model decodes at once; more would keep the others waiting", least=1
+    )
     busy: int = option(
         16, "windows waiting at which the most confident ones stop adapting after the step they are in", least=1
     )
     max_steps: int = option(20, "steps that a request may ask for", least=1)
     max_samples: int = option(16, "hypotheses at each step that a request may ask for", least=1)
+    max_n_best: int = option(16, "texts of each window that a request may ask for", least=1)
     max_deadline: float = option(3600.0, "seconds that a request may give itself", above=0)
     media_processes: int = option(2, "processes that decode audio files", least=1)
     media_seconds: float = option(60.0, "seconds that decoding one file may take", above=0)
@@ -49,3 +53,17 @@ class ServerLimits:
     @property
     def reading(self) -> ReadLimits:
         return ReadLimits(self.max_seconds, self.max_decoded, CONTAINERS)
+
+
+@dataclass(frozen=True)
+class RayScale:
+    """How Ray Serve runs several models."""
+
+    replicas: int = option(2, "models, each in a process of its own", least=1)
+    ongoing: int = option(
+        16, "recordings that one of them works on at once; more wait in Ray's queue, as many as --queue says", least=1
+    )
+    address: str | None = None  # of a running cluster, as `ray start` prints it
+
+    def __post_init__(self) -> None:
+        validate(self)

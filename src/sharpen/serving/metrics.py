@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # seconds: upper ends of the buckets
@@ -31,6 +32,15 @@ GAUGES = {
     "uploads": "uploads being received",
     "real_time_factor": "computing time of the model over seconds of audio, since the start",
 }
+AT_THE_DOOR = {"requests_total", "vanished_total", "queue", "in_flight", "uploads"}  # known where requests come in
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The numbers of one process at one moment."""
+
+    counts: Mapping[str, Mapping[str, float]]  # by name and label
+    gauges: Mapping[str, float]
 
 
 class Metrics:
@@ -69,20 +79,36 @@ class Metrics:
         with self._lock:
             return self._gauges[name] if name in GAUGES else self._counts[name][label]
 
-    def text(self) -> str:
+    def counted(self) -> Counted:
         with self._lock:
-            model = sum(self._counts["stage_seconds_total"][stage] for stage in ("source", "step", "answer"))
-            heard = self._counts["audio_seconds_total"][""]
-            self._gauges["real_time_factor"] = model / heard if heard else 0.0
-            return "\n".join(self._lines()) + "\n"
+            return Counted({name: dict(values) for name, values in self._counts.items()}, dict(self._gauges))
 
-    def _lines(self) -> Iterator[str]:
+    def text(self, others: Iterable[Counted] = ()) -> str:
+        """All numbers; those of `others`, which work behind this door, are added."""
+        known = [self.counted()]
+        for other in others:
+            counts = {name: values for name, values in other.counts.items() if name not in AT_THE_DOOR}
+            gauges = {name: value for name, value in other.gauges.items() if name not in AT_THE_DOOR}
+            known.append(Counted(counts, gauges))
+        with self._lock:
+            return "\n".join(self._lines(known)) + "\n"
+
+    def _lines(self, known: list[Counted]) -> Iterator[str]:
+        counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for one in known:
+            for name, values in one.counts.items():
+                for label, value in values.items():
+                    counts[name][label] += value
         for name, meaning in COUNTERS.items():
             yield from _head(name, meaning, "counter")
-            yield from _samples(name, self._counts[name] or {"": 0.0})
+            yield from _samples(name, counts[name] or {"": 0.0})
+        gauges = {name: sum(one.gauges.get(name, 0.0) for one in known) for name in GAUGES}
+        model = sum(counts["stage_seconds_total"][stage] for stage in ("source", "step", "answer"))
+        heard = counts["audio_seconds_total"][""]
+        gauges["real_time_factor"] = model / heard if heard else 0.0
         for name, meaning in GAUGES.items():
             yield from _head(name, meaning, "gauge")
-            yield f"sharpen_{name} {self._gauges[name]:.10g}"
+            yield f"sharpen_{name} {gauges[name]:.10g}"
         yield from _head("request_seconds", "time from the end of the upload to the whole transcript", "histogram")
         total = 0
         for bound, count in zip((*map(str, LATENCY), "+Inf"), self._latency, strict=True):

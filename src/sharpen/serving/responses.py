@@ -14,7 +14,7 @@ from sharpen.serving.events import DONE, Deltas, Finished, Told, WindowTold, as_
 from sharpen.serving.pictures import Pictures
 from sharpen.speech.longform import Segment
 from sharpen.speech.subtitles import Subtitles
-from sharpen.speech.writers import WRITERS, as_dict
+from sharpen.speech.writers import WRITERS, as_dict, as_readings
 
 MEDIA_TYPES = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}  # the others are JSON
 FILES = ("txt", "srt", "vtt", "json")  # that a page offers
@@ -30,10 +30,15 @@ def transcript(result: Finished, ask: Ask, tokenizer: TokenText) -> str | dict[s
     if ask.response_format in ("srt", "vtt"):
         return written(result, ask.response_format)
     usage = {"type": "duration", "seconds": round(result.duration, 3)}
-    listed = {"logprobs": logprobs(result.segments, tokenizer)} if ask.logprobs else {}
-    if ask.response_format == "json":
-        return {"text": result.text, **listed, "usage": usage, "adaptation": adaptation(result, ask)}
-    return {**verbose(result, ask), **listed, "usage": usage, "adaptation": adaptation(result, ask)}
+    listed: dict[str, Any] = {"logprobs": logprobs(result.segments, tokenizer)} if ask.logprobs else {}
+    own = {**n_best(result, ask), "adaptation": adaptation(result, ask)}
+    said = {"text": result.text} if ask.response_format == "json" else verbose(result, ask)
+    return {**said, **listed, "usage": usage, **own}
+
+
+def n_best(result: Finished, ask: Ask) -> dict[str, Any]:
+    """The best texts of each window, where more than one was asked for."""
+    return {"windows": [as_readings(window) for window in result.readings]} if ask.options.n_best > 1 else {}
 
 
 def verbose(result: Finished, ask: Ask) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class Stream:
     def _files(self, result: Finished) -> dict[str, Any]:
         """What `sharpen transcribe` would write to files."""
         meta = {"language": result.language, "duration": round(result.duration, 3)}
-        meta |= {"adaptation": adaptation(result, self.ask)}
+        meta |= {**n_best(result, self.ask), "adaptation": adaptation(result, self.ask)}
         return {kind: written(result, kind, meta) for kind in FILES}
 
     def _delta(self, segments: tuple[Segment, ...]) -> list[dict[str, Any]]:
@@ -128,6 +133,7 @@ class Stream:
             "text": result.text,
             **extra,
             "usage": self._usage(result),
+            **n_best(result, self.ask),
             "adaptation": adaptation(result, self.ask),
         }
 

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sharpen.errors import SharpenError
 from sharpen.serving.errors import ApiError, request_name
 from sharpen.serving.limits import ServerLimits
-from sharpen.serving.service import Service
+from sharpen.serving.reception import Reception
 
 HEADER_SECONDS = 10.0  # that a client has to send the headers of a request
 KEEP_ALIVE = 5  # seconds
@@ -78,7 +78,7 @@ def _refusal(status: bytes, message: str, code: str) -> bytes:
 class DrainingServer(uvicorn.Server):
     """A first signal stops new work and lets the old one finish; a second one ends at once."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Reception) -> None:
         super().__init__(config)
         self.service = service
         self._end = math.inf  # of the drain, on the clock of time.monotonic
@@ -100,13 +100,13 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self.service.draining and (self.service.idle or time.monotonic() > self._end):
             if not self.service.idle:
-                await asyncio.to_thread(self.service.batch.stop)  # what is left is told so
+                await self.service.end_rest()  # what is left is told so
                 await asyncio.sleep(LAST_WORDS)
             self.should_exit = True
         return await super().on_tick(counter)
 
 
-def serve(app: ASGIApp, service: Service, host: str, port: int) -> None:
+def serve(app: ASGIApp, service: Reception, host: str, port: int) -> None:
     """Serves until a signal; returns after the drain."""
     limits: ServerLimits = service.limits
     logging.getLogger("python_multipart").addHandler(logging.NullHandler())  # it reports every broken form
@@ -114,6 +114,7 @@ def serve(app: ASGIApp, service: Service, host: str, port: int) -> None:
     config = uvicorn.Config(
         app,
         http=protocol,
+        loop="asyncio",  # whatever else is installed
         ws="none",
         lifespan="on",
         log_level="error",  # whatever strangers send is no reason to write

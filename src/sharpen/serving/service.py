@@ -6,34 +6,26 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import Any
 
 from sharpen.errors import SharpenError
 from sharpen.models.languages import LANGUAGES
+from sharpen.models.silero import load_silero
 from sharpen.models.speech import SpeechModel
 from sharpen.serving.batch import EpisodeBatch
-from sharpen.serving.contract import Ask, parse
-from sharpen.serving.errors import ApiError, bad_field, stopping
+from sharpen.serving.contract import OWN_FIELDS, Ask, parse
+from sharpen.serving.errors import bad_field
 from sharpen.serving.events import Failed, Finished, Told
 from sharpen.serving.form import Form
 from sharpen.serving.keys import Keys
 from sharpen.serving.limits import ServerLimits
 from sharpen.serving.media import MediaReader
 from sharpen.serving.metrics import Metrics
+from sharpen.serving.reception import Reception
 from sharpen.serving.ticket import Ticket
 from sharpen.speech.efforts import DEFAULT
 from sharpen.speech.transcribe import Model
-
-VANISHED = "client_vanished"
-
-
-@dataclass
-class RequestOutcome:
-    """How a request ended, in a word for the metrics."""
-
-    word: str = "ok"
 
 
 class Following:
@@ -64,8 +56,8 @@ class Following:
             self._metrics.add("vanished_total")
 
 
-class Service:
-    """One model and its batch, and the state of the server."""
+class Service(Reception):
+    """One model and its batch."""
 
     def __init__(
         self,
@@ -75,13 +67,10 @@ class Service:
         keys: Keys = Keys(),  # noqa: B008, it is frozen
         effort: str = DEFAULT,
     ) -> None:
-        self.model, self.names, self.limits, self.keys, self.effort = model, names, limits, keys, effort
-        self.metrics = Metrics()
+        super().__init__(names, limits, keys)
+        self.model, self.effort = model, effort
         self.batch = EpisodeBatch(model.speech, limits, self.metrics)
         self.media = MediaReader(limits, self.metrics, model.speech.sampling_rate)
-        self.started = int(time.time())
-        self.ready = self.draining = False
-        self._uploads = self._answering = 0
 
     @property
     def speech(self) -> SpeechModel:
@@ -99,9 +88,31 @@ class Service:
             return False
         return True
 
+    @property
+    def card(self) -> dict[str, Any]:
+        limits = self.limits
+        return {
+            "model": self.names[0],
+            "fields": OWN_FIELDS,
+            "effort": self.effort,
+            "languages": self.languages,
+            "max_steps": limits.max_steps,
+            "max_samples": limits.max_samples,
+            "max_n_best": limits.max_n_best,
+            "max_deadline": limits.max_deadline,
+            "max_seconds": limits.max_seconds,
+            "max_upload": limits.max_upload,
+        }
+
+    @property
+    def alive(self) -> bool:
+        return self.batch.alive
+
     async def start(self) -> None:
         await self.media.start()
         await asyncio.to_thread(self.batch.start)
+        with suppress(SharpenError):  # where it is not installed, requests that need it are refused
+            await asyncio.to_thread(load_silero)
         self.ready = True
 
     async def stop(self) -> None:
@@ -109,46 +120,16 @@ class Service:
         await asyncio.to_thread(self.batch.stop)
         await self.media.stop()
 
+    async def end_rest(self) -> None:
+        await asyncio.to_thread(self.batch.stop)
+
     @property
     def idle(self) -> bool:
-        return not self._answering and not self.batch.size
+        return super().idle and not self.batch.size
 
     def admit(self) -> None:
-        """Raises, before anything is read, where a request cannot be taken."""
-        if self.draining or not self.ready:
-            raise stopping(self.limits.drain)
-        if self._uploads >= self.limits.max_uploads:
-            raise ApiError(
-                429, f"{self._uploads} uploads are being received; try again later", None, "too_many_uploads", 1.0
-            )
+        super().admit()
         self.batch.check_room()
-
-    @contextmanager
-    def uploading(self) -> Iterator[None]:
-        with self._counted("uploads"), self._staged("upload"):
-            self._uploads += 1
-            try:
-                yield
-            finally:
-                self._uploads -= 1
-
-    @contextmanager
-    def answering(self) -> Iterator[RequestOutcome]:
-        """Around a whole request: counts it, and its outcome."""
-        outcome = RequestOutcome()
-        self._answering += 1
-        try:
-            with self._counted("in_flight"):
-                yield outcome
-        except ApiError as error:
-            outcome.word = error.code or str(error.status)
-            raise
-        except BaseException as error:
-            outcome.word = VANISHED if isinstance(error, asyncio.CancelledError) else "failed"
-            raise
-        finally:
-            self._answering -= 1
-            self.metrics.add("requests_total", label=outcome.word)
 
     def understand(self, form: Form, task: str) -> tuple[Ask, bytes]:
         """The request in a form, checked against this model, and its file."""
@@ -157,6 +138,11 @@ class Service:
             raise bad_field("file", "missing; send the recording as a file", "missing_parameter")
         if not form.file:
             raise bad_field("file", "empty", "invalid_file")
+        if ask.options.needs_voice:
+            try:
+                load_silero()
+            except SharpenError as error:
+                raise bad_field("chunking_strategy", f"server_vad: {error}", "unsupported_parameter") from error
         try:
             self.model.check(ask.options)
         except SharpenError as error:
@@ -179,19 +165,3 @@ class Service:
         ticket = Ticket(secrets.token_hex(8), job, send, ask.explain, until)
         self.batch.submit(ticket)
         return Following(ticket, told, received, self.metrics)
-
-    @contextmanager
-    def _counted(self, gauge: str) -> Iterator[None]:
-        self.metrics.change(gauge, 1)
-        try:
-            yield
-        finally:
-            self.metrics.change(gauge, -1)
-
-    @contextmanager
-    def _staged(self, stage: str) -> Iterator[None]:
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self.metrics.add("stage_seconds_total", time.monotonic() - begin, stage)

@@ -6,16 +6,19 @@ import math
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Failed, Finished, Told, WindowReport, WindowTold
 from sharpen.speech.answers import Decoded, text_tree
 from sharpen.speech.decoding import SourcePass, Window
 from sharpen.speech.longform import segments
-from sharpen.speech.options import WIDTH, Options
+from sharpen.speech.options import WIDTH, Options, VadParameters
 from sharpen.speech.transcribe import Job
 
 MANY = 64  # hypotheses, more than any search finds
+# Options that choose windows, or show more of their answers, and change no decode
+NOT_OF_A_WINDOW: Any = {"vad_filter": False, "vad_parameters": VadParameters(), "n_best": 1, "confidence": False}
 LATE = "deadline: greedy search, nothing adapts"
 
 
@@ -68,7 +71,8 @@ class Ticket:
         """Tells that the recording is done, as far as it got."""
         job = self.job
         covered = self.seconds if complete else job.done
-        self.send(Finished(tuple(job.segments), job.language or "en", self.seconds, tuple(self.reports), covered))
+        reports, readings = tuple(self.reports), tuple(job.readings)
+        self.send(Finished(tuple(job.segments), job.language or "en", self.seconds, reports, covered, readings))
 
     def fail(self, error: ApiError) -> None:
         self.send(Failed(error))
@@ -96,7 +100,7 @@ class LiveRow:
 
 def source_key(options: Options) -> Hashable:
     """What windows must have in common for the source model to decode them together."""
-    common = replace(options, adapt=None, language="auto", initial_prompt="")
+    common = replace(options, adapt=None, language="auto", initial_prompt="", **NOT_OF_A_WINDOW)
     return common, None if options.adapt is None else options.adapt.norms
 
 
@@ -108,4 +112,7 @@ def answer_key(options: Options) -> Hashable:
 
 def cheapest(options: Options) -> Options:
     """The same request, answered as fast as the model can."""
-    return replace(options, adapt=None, decode="greedy", beam_size=WIDTH, temperature=options.temperature[:1])
+    found: Options = replace(
+        options, adapt=None, decode="greedy", beam_size=WIDTH, n_best=1, temperature=options.temperature[:1]
+    )
+    return found

@@ -22,7 +22,7 @@ from sharpen.speech.output import STDIN, TranscriptFiles, check_resume, plan_out
 from sharpen.speech.resume import SUFFIX, ResumeFile, adapted_row
 from sharpen.speech.subtitles import Subtitles
 from sharpen.speech.transcribe import Job, Model, run
-from sharpen.speech.writers import as_trust, number
+from sharpen.speech.writers import as_readings, as_trust
 
 
 @dataclass(frozen=True)
@@ -187,14 +187,7 @@ def _meta(job: Job, resumed: ResumeFile | None = None) -> dict[str, Any]:
     meta: dict[str, Any] = {"language": job.language or "en", "duration": round(job.audio.duration, 3)}
     meta |= as_trust(trust(job.segments))
     if job.options.n_best > 1:
-        meta["windows"] = [
-            {
-                "start": window.start,
-                "end": window.end,
-                "alternatives": [{"text": r.text, "probability": number(r.probability, 4)} for r in window.readings],
-            }
-            for window in job.readings
-        ]
+        meta["windows"] = [as_readings(window) for window in job.readings]
     if job.options.adapt is not None:
         meta["adaptation"] = {
             "method": job.options.adapt.method if isinstance(job.options.adapt.method, str) else "custom",

@@ -14,7 +14,7 @@ from sharpen.speech.subtitles import Cue, CueLayout, Subtitles
 
 if TYPE_CHECKING:  # only the types: formats are checked before torch is loaded
     from sharpen.method.network import Alternative
-    from sharpen.speech.confidence import Trust
+    from sharpen.speech.confidence import Trust, WindowReadings
     from sharpen.speech.longform import Segment
     from sharpen.speech.words import Word
 
@@ -166,6 +166,12 @@ def as_trust(judged: Segment | Trust) -> dict[str, Any]:
         "expected_wer": number(judged.expected_wer, 4),
         "unreliable": judged.unreliable,
     }
+
+
+def as_readings(window: WindowReadings) -> dict[str, Any]:
+    """The best texts of a window, for JSON."""
+    texts = [{"text": one.text, "probability": number(one.probability, 4)} for one in window.readings]
+    return {"start": window.start, "end": window.end, "alternatives": texts}
 
 
 def _word(word: Word) -> dict[str, Any]:
