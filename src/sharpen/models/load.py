@@ -10,6 +10,8 @@ import torch
 from sharpen.errors import SharpenError, WeightsWarning
 from sharpen.models.causal_text import CausalText
 from sharpen.models.moonshine_speech import MoonshineSpeech
+from sharpen.models.seq2seq_families import SEQ2SEQ
+from sharpen.models.seq2seq_text import Seq2SeqText
 from sharpen.models.speech import SpeechModel
 from sharpen.models.text import TextModel
 from sharpen.models.weights.load import Found, find_checkpoint
@@ -36,7 +38,14 @@ def load_text_model(name: str | Path, device: str, dtype: str) -> TextModel:
     """A language model: a path, a name of the catalogue or a Hugging Face id."""
     with torch.inference_mode(False):  # weights made inside of it could never be adapted
         checkpoint = load_text_checkpoint(name)
+        kind = checkpoint.config.get("model_type")
+        if checkpoint.config.get("is_encoder_decoder") and kind not in SEQ2SEQ:
+            raise SharpenError(
+                f"{checkpoint.name} is an encoder-decoder of type {kind!r}: expected one of {', '.join(SEQ2SEQ)}"
+            )
         try:
+            if kind in SEQ2SEQ:
+                return Seq2SeqText(checkpoint, device, getattr(torch, dtype))
             return CausalText(checkpoint, device, getattr(torch, dtype))
         except (RuntimeError, AssertionError, AttributeError, TypeError) as error:
             raise SharpenError(f"cannot use device {device!r} with dtype {dtype!r}: {error}") from error
