@@ -1,7 +1,9 @@
 """A CTC model from a folder to transcripts and rows: the small one that scripts/train_ctc.py made."""
 
+import importlib
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -170,3 +172,16 @@ def test_damaged_folders(tmp_path):
     (tmp_path / "vocab.json").unlink()
     with pytest.raises(WeightsError, match=r"there is no vocab\.json"):
         sharpen.load(tmp_path)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("flite") and shutil.which("espeak-ng")), reason="flite and espeak-ng are not both installed"
+)
+def test_the_script_still_makes_the_clip(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent.parent / "scripts")
+    train_ctc = importlib.import_module("train_ctc")
+    train_ctc.write_clip(tmp_path / "clip.wav")
+    assert (tmp_path / "clip.wav").read_bytes() == CLIP.read_bytes()
+    waves, texts = train_ctc.batch(0)
+    assert (len(waves), {len(text.split()) for text in texts}) == (train_ctc.BATCH, {1, 2, 3})
+    assert " ".join(train_ctc.CLIP) == SAID
