@@ -110,6 +110,7 @@ def test_the_command(tmp_path, capsys):
         *((["--effort", name], f"--effort {name} is not for CTC models") for name in EFFORTS if name != "plain"),
         (["--decode", "greedy"], "--decode: .* is decoded without a search"),
         (["--beam-size", "3"], "--beam-size"),
+        (["--resume", "--output-format", "txt"], "--resume is not for CTC models"),
         (["--word-timestamps"], "cannot say when a word was spoken"),
         (["--confidence"], "confidence: not with"),
         (["--budget", "2x", "--method", "ctc-frame"], "budget: not with"),

@@ -142,6 +142,8 @@ def _for_frames(args: argparse.Namespace, model: Model) -> Options:
     check_method(model.speech, given(args, Adaptation).get("method", "source"))  # options no longer know of `beam`
     if args.effort not in (None, "plain"):
         raise SharpenError(f"--effort {args.effort} is not for CTC models such as {name}; use --method ctc-collapse")
+    if args.resume:
+        raise SharpenError(f"--resume is not for CTC models such as {name}; leave it out")
     unused = [flag(Options, option) for option in given(args, Options) if option in SEARCHING]
     if unused:
         raise SharpenError(
