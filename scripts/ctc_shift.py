@@ -93,10 +93,14 @@ def _compared(own: list[dict], source: dict[int, dict]) -> list[str]:
     better, worse = sum(x < 0 for x in apart), sum(x > 0 for x in apart)
     entropies = [f"{sum(r[name] for r in own) / n:.3f}" for name in ("entropy_before", "entropy_after")]
     return [
-        f"{mean:+.1f} [{mean - wide:+.1f}, {mean + wide:+.1f}]",
+        f"{_signed(mean)} [{_signed(mean - wide)}, {_signed(mean + wide)}]",
         f"{better} / {worse} / {n - better - worse}",
         *entropies,
     ]
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 1) + 0.0:+.1f}"  # never -0.0
 
 
 def read(path: Path) -> list[dict]:
