@@ -301,3 +301,9 @@ def test_the_tables_of_long_recordings_are_those_of_the_rows():
     script = load_script("long_recordings")
     for name in ("long/choosing", "long/joined"):
         assert missing("decisions.md", script.lines(rows_of(name))) == []
+
+
+def test_the_tables_of_ctc_are_those_of_the_rows():
+    script = load_script("ctc_shift")
+    for name in ("ctc/choosing", "ctc/shift"):
+        assert missing("ctc.md", script.table(rows_of(name))) == []

@@ -20,14 +20,14 @@ KINDS = {
 }
 
 
-def small(kind="wav2vec2", symbols=6, **settings):
+def small(kind="wav2vec2", symbols=6, positions=6, **settings):
     """Dropout, SpecAugment and layer drop are on, and the model is in training mode: an episode must not care."""
     model_class, config_class, own = KINDS[kind]
     torch.manual_seed(0)
     config = config_class(
         vocab_size=symbols, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
         conv_dim=(8, 8), conv_kernel=(10, 4), conv_stride=(5, 4), num_feat_extract_layers=2,
-        num_conv_pos_embeddings=6, num_conv_pos_embedding_groups=2, initializer_range=0.3, pad_token_id=0,
+        num_conv_pos_embeddings=positions, num_conv_pos_embedding_groups=2, initializer_range=0.3, pad_token_id=0,
         mask_time_prob=0.5, mask_time_length=2, layerdrop=0.5, hidden_dropout=0.3, final_dropout=0.3,
         **own, **settings,
     )  # fmt: skip

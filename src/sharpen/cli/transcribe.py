@@ -28,9 +28,14 @@ if TYPE_CHECKING:
     from sharpen.speech.confidence import WindowReadings
     from sharpen.speech.files import Event
     from sharpen.speech.longform import Segment
+    from sharpen.speech.transcribe import Model
 
 FROM_EFFORT = "the effort's"
 INCREMENT = 0.2
+SEARCHING = (  # options that say how to search, or judge what a search found
+    *("decode", "beam_size", "best_of", "temperature", "padding", "timestamps", "condition_on_previous_text"),
+    *("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"),
+)
 NAMED = 5  # unreliable segments that one warning lists
 
 
@@ -91,6 +96,8 @@ def _transcribe(args: argparse.Namespace) -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     model = Model(load_speech(checkpoint, device, dtype))
+    if model.by_frames:
+        options = _for_frames(args, model)
     model.check(options)
     report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
     folder = args.output_dir or "."
@@ -98,12 +105,12 @@ def _transcribe(args: argparse.Namespace) -> int:
     return report.run(events)
 
 
-def make_options(args: argparse.Namespace) -> Options:
-    """What the command line asks for; refuses flags that its method does not use."""
+def make_options(args: argparse.Namespace, effort: str = DEFAULT) -> Options:
+    """What the command line asks for, `effort` where it names none; refuses flags that its method does not use."""
     adaptation, decoding = given(args, Adaptation), given(args, Options)
     if args.effort and "method" in adaptation:
         raise SharpenError("--effort chooses the method; leave --effort or --method out")
-    bundle = dict(EFFORTS["plain" if "method" in adaptation else args.effort or DEFAULT])
+    bundle = dict(EFFORTS["plain" if "method" in adaptation else args.effort or effort])
     base = bundle.pop("adapt") or Adaptation(method="source")
     adapt = Adaptation(**adaptation) if "method" in adaptation else replace(base, **adaptation)
     unused = [flag(Adaptation, name) for name in adaptation if name != "seed" and not _uses(adapt, name)]
@@ -125,6 +132,24 @@ def make_options(args: argparse.Namespace) -> Options:
     if len(temperature) == 1:
         decoding["temperature"] = _temperatures(temperature[0], args.temperature_increment_on_fallback)
     return Options(**decoding, adapt=adapt, vad_parameters=VadParameters(**vad))
+
+
+def _for_frames(args: argparse.Namespace, model: Model) -> Options:
+    """A CTC model has no search, and of the efforts only plain."""
+    from sharpen.speech.frames import check_method
+
+    name = model.speech.name
+    check_method(model.speech, given(args, Adaptation).get("method", "source"))  # options no longer know of `beam`
+    if args.effort not in (None, "plain"):
+        raise SharpenError(f"--effort {args.effort} is not for CTC models such as {name}; use --method ctc-collapse")
+    if args.resume:
+        raise SharpenError(f"--resume is not for CTC models such as {name}; leave it out")
+    unused = [flag(Options, option) for option in given(args, Options) if option in SEARCHING]
+    if unused:
+        raise SharpenError(
+            f"{', '.join(unused)}: {name} is a CTC model, which is decoded without a search; leave it out"
+        )
+    return make_options(args, "plain")
 
 
 def _uses(adapt: Adaptation, name: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sharpen.errors import SharpenError
-from sharpen.method.objectives import METHODS, Method, Normalise
+from sharpen.method.objectives import EVERY_METHOD, Method, Normalise
 from sharpen.options import declared, option, validate
 
 StopRule = Literal["certain", "agreed", "settled"]
@@ -17,7 +17,9 @@ class Adaptation:
     """How to adapt; the defaults are the paper's. What follows from an option's line is in sharpen.options."""
 
     method: str | Method = option(
-        "em-tok-b", "source and beam only decode, the others adapt first", choices=METHODS
+        "em-tok-b",
+        "source and beam only decode, the others adapt first; ctc-… are for CTC models",
+        choices=EVERY_METHOD,
     )  # or a row of your own
     steps: int = option(10, "updates of the norms", least=0, label="{} steps")
     samples: int = option(16, "G: hypotheses at each step; the width of the method beam", least=1, label="G {}")
@@ -67,7 +69,7 @@ class Adaptation:
     @property
     def row(self) -> Method:
         """The method's row."""
-        return METHODS[self.method] if isinstance(self.method, str) else self.method
+        return EVERY_METHOD[self.method] if isinstance(self.method, str) else self.method
 
 
 def applies(name: str, method: Method) -> bool:

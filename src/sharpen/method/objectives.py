@@ -12,8 +12,10 @@ the objectives over samples are exactly unbiased.
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, NoReturn, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,6 +124,18 @@ METHODS: dict[str, Method] = {
     "em-tok-togo": Method("sample", em_tok_togo),
     "em-tok-togo-b": Method("beam", em_tok_togo),
 }
+
+
+def of_frames(group: Group, baseline: bool = True) -> NoReturn:
+    """In place of an objective: those of CTC (method.ctc) have no hypothesis tree."""
+    raise SharpenError(
+        f"{' and '.join(CTC_METHODS)} are for CTC models; a model that writes token by token has em-tok-b"
+    )
+
+
+# A CTC model's frames are independent: "greedy" stands for no samples, "sample" for G paths at each step.
+CTC_METHODS: dict[str, Method] = {"ctc-frame": Method("greedy", of_frames), "ctc-collapse": Method("sample", of_frames)}
+EVERY_METHOD: Mapping[str, Method] = ChainMap(CTC_METHODS, METHODS)  # it lists the last of them first
 
 
 def normaliser(group: Group, normalise: Normalise) -> float:

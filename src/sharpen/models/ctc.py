@@ -12,7 +12,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -52,6 +52,8 @@ class CTCEpisode:
     parameters: Mapping[str, Tensor]  # the input's own, by their names in the model; at least float32
     steps: tuple[CTCStep, ...]
     stopped: str  # why it stopped early; empty if it did not
+    source_log_p: Tensor = field(repr=False)  # (frames, symbols) of each frame, by the source model
+    log_p: Tensor = field(repr=False)  # and with the adapted parameters
 
 
 def adapt_ctc(
@@ -148,7 +150,7 @@ def _episode(
 ) -> CTCEpisode:
     shared.keep_features(x)
     theta = before = shared.initial()
-    source = _decode(shared, x, theta, blank)
+    source, source_log_p = _decode(shared, x, theta, blank)
     moments = Moments.zeros(theta)
     draws = generator(options.seed, name)
     steps: list[CTCStep] = []
@@ -163,7 +165,8 @@ def _episode(
             break
         before = theta
         theta, moments = adamw(theta, moments, gradient, [number], [options.lr], [options.weight_decay])
-    return CTCEpisode(source, _decode(shared, x, theta, blank), shared.own(theta), tuple(steps), stopped)
+    output, log_p = _decode(shared, x, theta, blank)
+    return CTCEpisode(source, output, shared.own(theta), tuple(steps), stopped, source_log_p, log_p)
 
 
 def _step(
@@ -200,9 +203,9 @@ def _step(
 
 
 @torch.no_grad()
-def _decode(shared: _SharedCopy, x: Tensor, theta: Tensor, blank: int) -> Output:
+def _decode(shared: _SharedCopy, x: Tensor, theta: Tensor, blank: int) -> tuple[Output, Tensor]:
     logits = shared.logits(x, shared.own(theta))
-    return ctc.greedy(logits, [logits.shape[1]], blank)[0]
+    return ctc.greedy(logits, [logits.shape[1]], blank)[0], ctc.distributions(logits[0])
 
 
 def _numbered(on_step: Callable[[int, int, CTCStep], None], b: int) -> Callable[[int, CTCStep], None]:

@@ -1,5 +1,5 @@
-"""What the policies of encoder-decoder speech models share: a search over an append-only cache, one pass over packed
-trees, and norms that differ between utterances.
+"""What the policies of encoder-decoder models, of speech and of text, share: a search over an append-only cache, one
+pass over packed trees, and norms that differ between inputs.
 
 A model family says what its layers compute, in `_layers` (the encoder's) and `_decode`.
 """
@@ -35,6 +35,7 @@ class EncoderDecoderPolicy(ABC):
     max_positions: int  # of the decoder
     encoder_layers: int
     last_norm: str  # the name of the norm before the output matrix
+    encoder_norm: str = "encoder.layer_norm"  # and of that after the encoder's last layer
     _known: Mapping[str, Norm]  # in the order the input meets them
     _own: Mapping[str, Affine]  # of this view
 
@@ -121,7 +122,7 @@ class EncoderDecoderPolicy(ABC):
 
     def encoder_states(self, prepared: PreparedSpeech) -> Tensor:
         """The encoder's output: (B, S, d)."""
-        return self._norm("encoder.layer_norm", self._layers(prepared, self.encoder_layers))
+        return self._norm(self.encoder_norm, self._layers(prepared, self.encoder_layers))
 
     def begin(self, encoded: EncodedSpeech) -> SpeechState:
         B, lengths = len(encoded.prompts), [len(prompt) for prompt in encoded.prompts]
@@ -237,8 +238,8 @@ def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
     return tuple(part.transpose(1, 2) for part in x.view(B, n, parts, heads, -1).unbind(2))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
     if bias is not None:
         bias = bias.expand(-1, -1, q.shape[2], -1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     return out.transpose(1, 2).flatten(2)  # (B, n, d)

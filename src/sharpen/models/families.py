@@ -78,7 +78,7 @@ def describe(config: Config) -> Architecture:
 
 def _llama(config: Config, names: Names = LLAMA, norm: Kind = "rms", **more: Any) -> Architecture:
     """What Llama, Mistral, Qwen, Granite and Gemma have in common."""
-    d, heads, layers = (_number(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    d, heads, layers = (number(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     size = config.get("head_dim") or d // heads
     return Architecture(
         **{
@@ -89,8 +89,8 @@ def _llama(config: Config, names: Names = LLAMA, norm: Kind = "rms", **more: Any
             "heads": heads,
             "kv_heads": config.get("num_key_value_heads") or heads,
             "head_size": size,
-            "inner": _number(config, "intermediate_size"),
-            "vocabulary": _number(config, "vocab_size"),
+            "inner": number(config, "intermediate_size"),
+            "vocabulary": number(config, "vocab_size"),
             "positions": config.get("max_position_embeddings", 2048),
             "norm": norm,
             "eps": config.get("rms_norm_eps", 1e-6),
@@ -104,7 +104,7 @@ def _llama(config: Config, names: Names = LLAMA, norm: Kind = "rms", **more: Any
 
 
 def _mistral(config: Config) -> Architecture:
-    layers = _number(config, "num_hidden_layers")
+    layers = number(config, "num_hidden_layers")
     return _llama(config, windows=(config.get("sliding_window"),) * layers)
 
 
@@ -114,7 +114,7 @@ def _qwen2(config: Config) -> Architecture:
 
 def _qwen3(config: Config) -> Architecture:
     size = config.get("head_dim") or 128
-    layers = _number(config, "num_hidden_layers")
+    layers = number(config, "num_hidden_layers")
     return _llama(
         config,
         replace(LLAMA, **HEAD_NORMS),
@@ -129,7 +129,7 @@ def _windows(config: Config) -> tuple[int | None, ...]:
     window = config.get("sliding_window") if config.get("use_sliding_window") else None
     first = config.get("max_window_layers", 28)
     kinds = config.get("layer_types")
-    layers = range(_number(config, "num_hidden_layers"))
+    layers = range(number(config, "num_hidden_layers"))
     slides = [kinds[i] == "sliding_attention" for i in layers] if kinds else [i >= first for i in layers]
     return tuple(window if slide else None for slide in slides)
 
@@ -150,12 +150,12 @@ def _gemma(config: Config) -> Architecture:
         norm="rms-plus-one",
         activation="gelu_pytorch_tanh",  # old files say gelu and mean this
         tied=config.get("tie_word_embeddings", True),
-        embed_scale=_number(config, "hidden_size") ** 0.5,
+        embed_scale=number(config, "hidden_size") ** 0.5,
     )
 
 
 def _gemma3(config: Config) -> Architecture:
-    layers, size = _number(config, "num_hidden_layers"), config.get("head_dim", 256)
+    layers, size = number(config, "num_hidden_layers"), config.get("head_dim", 256)
     pattern = config.get("sliding_window_pattern", 6)
     kinds = config.get("layer_types") or [
         "sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(layers)
@@ -173,7 +173,7 @@ def _gemma3(config: Config) -> Architecture:
         head_size=size,
         activation=config.get("hidden_activation", "gelu_pytorch_tanh"),
         tied=config.get("tie_word_embeddings", True),
-        embed_scale=_number(config, "hidden_size") ** 0.5,
+        embed_scale=number(config, "hidden_size") ** 0.5,
         attention_scale=config.get("query_pre_attn_scalar", 256) ** -0.5,
         rotary=tuple(_rotary(config, size, turns[kind]) for kind in kinds),
         windows=tuple(config.get("sliding_window", 4096) if kind == "sliding_attention" else None for kind in kinds),
@@ -181,7 +181,7 @@ def _gemma3(config: Config) -> Architecture:
 
 
 def _gpt2(config: Config) -> Architecture:
-    d, heads, layers = (_number(config, key) for key in ("n_embd", "n_head", "n_layer"))
+    d, heads, layers = (number(config, key) for key in ("n_embd", "n_head", "n_layer"))
     return Architecture(
         family="gpt2",
         names=GPT2,
@@ -191,7 +191,7 @@ def _gpt2(config: Config) -> Architecture:
         kv_heads=heads,
         head_size=d // heads,
         inner=config.get("n_inner") or 4 * d,
-        vocabulary=_number(config, "vocab_size"),
+        vocabulary=number(config, "vocab_size"),
         positions=config.get("n_positions", 1024),
         norm="layer",
         eps=config.get("layer_norm_epsilon", 1e-5),
@@ -205,7 +205,7 @@ def _gpt2(config: Config) -> Architecture:
 
 
 def _gpt_neox(config: Config) -> Architecture:
-    d, heads, layers = (_number(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    d, heads, layers = (number(config, key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     share: float = given.get("partial_rotary_factor") or config.get("rotary_pct", 0.25)
     turn = {"rope_theta": config.get("rotary_emb_base", 10000.0), **given}
@@ -217,8 +217,8 @@ def _gpt_neox(config: Config) -> Architecture:
         heads=heads,
         kv_heads=heads,
         head_size=d // heads,
-        inner=_number(config, "intermediate_size"),
-        vocabulary=_number(config, "vocab_size"),
+        inner=number(config, "intermediate_size"),
+        vocabulary=number(config, "vocab_size"),
         positions=config.get("max_position_embeddings", 2048),
         norm="layer",
         eps=config.get("layer_norm_eps", 1e-5),
@@ -266,7 +266,8 @@ def _rotary(config: Config, size: int, given: Config | None = None) -> Rotary:
     raise WeightsError(f"rotary positions of type {kind!r} are not supported: expected default, linear or llama3")
 
 
-def _number(config: Config, key: str) -> int:
+def number(config: Config, key: str) -> int:
+    """A size in a configuration."""
     value = config.get(key)
     if not isinstance(value, int) or value < 1:
         raise WeightsError(f"config.json has no number for {key} (found {value!r}); get the checkpoint again")

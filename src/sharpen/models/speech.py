@@ -1,17 +1,19 @@
 """What transcription needs of a model: the protocol between speech/ and the models that run.
 
-`WhisperSpeech` and `MoonshineSpeech` answer it, in files of their own. speech/ knows models by this protocol only.
+`WhisperSpeech` and `MoonshineSpeech` answer it, in files of their own; `CTCSpeech` does too, but for the calls about a
+policy, and answers `FrameModel` in their place. speech/ knows models by these protocols only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
+from sharpen.method.ctc import CTCAdaptation
 from sharpen.method.policy import E, Policy, Prepared, S
 from sharpen.method.search import Rules
 
@@ -126,3 +128,59 @@ class SpeechModel(Protocol):
 
     def frame_times(self, prepared: Any) -> Tensor:
         """The time in its window that each encoder frame stands for, in seconds, NaN for filling: (B, S)."""
+
+
+@dataclass(frozen=True)
+class FrameText:
+    """The text of a window by a model that gives every frame a symbol or a blank."""
+
+    tokens: tuple[int, ...]  # collapsed
+    logprobs: tuple[float, ...]  # of each token, at the frame that is surest of it
+    entropies: tuple[float, ...]  # of each token, at the frame with the least entropy, in nats
+    avg_logprob: float  # of the best symbol, over all frames
+
+
+class FrameStep(Protocol):
+    """What one step of adapting to frames measured."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def frame_entropy(self) -> float:
+        """Mean over the frames, in nats."""
+
+    @property
+    def H_seq(self) -> float | None:  # noqa: N802
+        """Mean -log pi(y) of the samples, in nats; None where there are none."""
+
+    @property
+    def samples(self) -> int: ...
+    @property
+    def distinct(self) -> int: ...
+    @property
+    def gradient_norm(self) -> float: ...
+    @property
+    def seconds(self) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class FrameTranscript:
+    """A window by the source model and, where it adapted, by the adapted one."""
+
+    source: FrameText
+    adapted: FrameText | None
+    steps: Sequence[FrameStep]
+    stopped: str  # why it stopped early; empty if it did not
+
+
+@runtime_checkable
+class FrameModel(Protocol):
+    """A speech model whose frames are independent (CTC): it has no policy, and methods of its own."""
+
+    def check_method(self, method: str) -> None:
+        """Raises if the method is for other models."""
+
+    def listen(
+        self, windows: Sequence[np.ndarray], ids: Sequence[str], options: CTCAdaptation | None
+    ) -> list[FrameTranscript]:
+        """The texts of B windows, each adapted to first where there are options; `ids` name the random draws."""

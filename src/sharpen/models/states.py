@@ -1,4 +1,6 @@
-"""What passes between the stages of a speech model: prepared audio, encoded audio, and a search in progress.
+"""What passes between the stages of an encoder-decoder: prepared audio, encoded audio, and a search in progress.
+
+An encoder-decoder over text uses the same: its utterances are prompts, and their frames are tokens.
 
 A batch may hold utterances with different numbers of frames. The shorter ones are filled up at the end, with zeros that
 have a bias of -inf and so are never attended to.

@@ -1,6 +1,7 @@
 """What generation needs of a model: the protocol between text/ and the models that run.
 
-`models.causal_text.CausalText` answers it for causal language models. text/ knows models by this protocol only.
+`models.causal_text.CausalText` answers it for causal language models, `models.seq2seq_text.Seq2SeqText` for
+encoder-decoders. text/ knows models by this protocol only.
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ from sharpen.method.policy import Policy, generator
 from sharpen.method.search import beam, greedy, sample
 from sharpen.method.trace import Text
 from sharpen.method.tree import HypothesisTree
-from sharpen.models.speech import SpeechModel
+from sharpen.models.speech import FrameModel, SpeechModel
 from sharpen.speech.allowance import Pool
 from sharpen.speech.answers import Decoded, adapted_answer, answer, text_tree, wants_fallback
+from sharpen.speech.frames import decode_frames
 from sharpen.speech.options import Options
 from sharpen.speech.words import token_spans
 
@@ -89,6 +90,8 @@ def decode(
     A language of None is detected. Silent windows are not adapted to. Where the guard refuses an adapted transcript,
     the source's is returned. `pool` limits the time that adapting may take.
     """
+    if isinstance(speech, FrameModel):
+        return decode_frames(speech, windows, options, languages)
     start = time.monotonic()
     source = decode_source(speech, windows, options, languages)
     plain = time.monotonic() - start

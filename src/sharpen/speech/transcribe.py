@@ -13,7 +13,7 @@ from sharpen.method.adapt import StepCallback
 from sharpen.method.policy import Policy
 from sharpen.models.load import load_speech
 from sharpen.models.silero import load_silero
-from sharpen.models.speech import SpeechModel
+from sharpen.models.speech import FrameModel, SpeechModel
 from sharpen.speech.allowance import Pool
 from sharpen.speech.answers import Adapted, Decoded
 from sharpen.speech.audio import Audio, open_audio
@@ -21,6 +21,7 @@ from sharpen.speech.confidence import Trust, WindowReadings, trust
 from sharpen.speech.decoding import Window, decode, initial_context
 from sharpen.speech.efforts import DEFAULT, effort_options
 from sharpen.speech.fallback import attempts
+from sharpen.speech.frames import check_frames
 from sharpen.speech.job import Job as Job
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
@@ -194,6 +195,11 @@ class Model:
         """What `sharpen.adapt` and the searches take."""
         return self.speech.policy
 
+    @property
+    def by_frames(self) -> bool:
+        """Whether it is a CTC model, which has no policy and methods of its own."""
+        return isinstance(self.speech, FrameModel)
+
     def transcribe(
         self, audio: Any, options: Options | None = None, *, effort: str | None = None, **settings: Any
     ) -> Transcript:
@@ -206,7 +212,7 @@ class Model:
         given = [*(["effort"] if effort is not None else []), *settings]
         if options is not None and given:
             raise SharpenError(f"pass either options or keywords ({', '.join(given)}), not both")
-        options = options or effort_options(effort or DEFAULT, **settings)
+        options = options or effort_options(effort or ("plain" if self.by_frames else DEFAULT), **settings)
         self.check(options)
         job = self.job(audio, options)
         info = Info(self.speech.name, job.audio.duration, options, job.audio.skipped)
@@ -221,6 +227,7 @@ class Model:
             raise SharpenError(
                 f"{self.speech.name} cannot say when a word was spoken; word timestamps need a Whisper model"
             )
+        check_frames(self.speech, options)
         initial_context(self.speech, options)  # raises for a model that takes no text
 
     def job(self, audio: Any, options: Options) -> Job:

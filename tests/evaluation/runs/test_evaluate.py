@@ -152,7 +152,7 @@ def test_a_prompt_stands_before_every_utterance(place, tmp_path):
     )
     assert plain.keys() == prompted.keys()
     assert plain != prompted
-    loaded = load_model(tiny.work(manifest, model).run, [("en", "transcribe")])
+    loaded = load_model(tiny.work(manifest, model).run, [("en", "transcribe", "source")])
     for u in read_corpus(manifest).first(2).utterances:
         options = settings(["source"], initial_prompt=prompts[1:])[0].options("exact")
         assert loaded.transcribe(u.samples(), replace(options, language="en")).text == prompted[u.id]
@@ -309,4 +309,4 @@ def test_the_command_lists_what_failed_and_exits_with_1(tmp_path):
 def test_an_unknown_model_is_told_at_once(place, tmp_path):
     work = tiny.work(place[1], place[0])
     with pytest.raises(SharpenError, match="unknown model 'bass'"):
-        load_model(replace(work.run, model="bass"), [("en", "transcribe")])
+        load_model(replace(work.run, model="bass"), [("en", "transcribe", "source")])

@@ -21,7 +21,7 @@ from sharpen.evaluation.report.frontier import RunFrontier
 from sharpen.evaluation.report.lines import Line, group_lines
 from sharpen.evaluation.report.markup import Cell, Table
 from sharpen.evaluation.runs.rows import Row
-from sharpen.method.objectives import METHODS
+from sharpen.method.objectives import EVERY_METHOD
 
 CASES_OF = "em-tok-b"  # the method whose single utterances are shown, if it was run
 
@@ -65,9 +65,9 @@ def build(
     if missing:
         raise SharpenError(f"--without {missing[0]}: no row has that id; see the field `id` in rows.jsonl")
     rows = [row for row in rows if row.id not in without]
-    unknown = [name for name in against if name not in METHODS]
+    unknown = [name for name in against if name not in EVERY_METHOD]
     if unknown:
-        raise SharpenError(f"unknown method {unknown[0]!r} to compare with; choose from {', '.join(METHODS)}")
+        raise SharpenError(f"unknown method {unknown[0]!r} to compare with; choose from {', '.join(EVERY_METHOD)}")
     sections = tuple(_section(corpus, lines, against) for corpus, lines in group_lines(rows).items())
     failed = tuple(row for row in rows if row.failed)
     changed = sum(result.summary.changed for section in sections for result in section.results)

@@ -29,7 +29,7 @@ from sharpen.evaluation.report.lines import (
 from sharpen.evaluation.report.statistics import Comparison, Interval, compare, rate
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.settings import Setting, of_effort
-from sharpen.method.objectives import METHODS
+from sharpen.method.objectives import EVERY_METHOD
 from sharpen.speech.efforts import EFFORTS
 
 GREEDY, BEAM, WIDE = 1, 5, 16  # widths of plain search: the source, Whisper's own beam, the paper's baseline
@@ -126,7 +126,7 @@ def width(method: str, settings: Mapping[str, Any]) -> int | None:
 
 def search_name(method: str, settings: Mapping[str, Any]) -> str:
     """greedy, beam N or mbr N; empty for a method that adapts."""
-    row, decode = METHODS.get(method), setting_value(settings, "decode")
+    row, decode = EVERY_METHOD.get(method), setting_value(settings, "decode")
     if row is None or row.search is not None:
         return ""
     if row.decode == "beam":

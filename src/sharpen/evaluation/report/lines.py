@@ -20,7 +20,7 @@ from sharpen.evaluation.runs.score import ErrorCounts, recount
 from sharpen.evaluation.runs.settings import decoding
 from sharpen.evaluation.runs.store import read_rows
 from sharpen.method.adaptation import Adaptation
-from sharpen.method.objectives import METHODS
+from sharpen.method.objectives import EVERY_METHOD
 from sharpen.options import as_text, declared
 from sharpen.speech.options import Options
 
@@ -62,7 +62,7 @@ class Line:
     @property
     def chooses_samples(self) -> bool:
         """Whether the method has a G or a beam width; rows store a number in `samples` either way."""
-        method = METHODS.get(self.method)
+        method = EVERY_METHOD.get(self.method)
         return method is None or method.search in ("sample", "beam") or method.decode == "beam"
 
     @property
@@ -151,7 +151,7 @@ def column_of(row: Row) -> Column:
 
 
 def group_lines(rows: Iterable[Row]) -> dict[str, list[Line]]:
-    """The lines of each corpus, methods in the order of METHODS; failed rows are left out."""
+    """The lines of each corpus, methods in the order of EVERY_METHOD; failed rows are left out."""
     cells: dict[tuple[str, str, str], dict[Column, list[Row]]] = {}
     for row in rows:
         if not row.failed:
@@ -268,7 +268,7 @@ def _column_order(c: Column) -> tuple[bool, str, float]:
 
 def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
     """Lines in order, each with those settings in its label that its method has in several values."""
-    known = list(METHODS)
+    known = list(EVERY_METHOD)
     order = sorted(
         lines,
         key=lambda x: (known.index(x.method) if x.method in known else len(known), x.model, x.samples, x.steps),

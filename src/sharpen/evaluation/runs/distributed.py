@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import SharpenError
-from sharpen.evaluation.runs.evaluate import compute, languages_and_tasks, load_model
+from sharpen.evaluation.runs.evaluate import compute, demands, load_model
 from sharpen.evaluation.runs.plan import Batch, Run
 from sharpen.evaluation.runs.rows import Row
 from sharpen.models.weights.load import fingerprint
@@ -28,7 +28,7 @@ OBJECTS = 100_000_000  # bytes of shared memory: only rows and file names are se
 class Worker:
     """What an actor holds."""
 
-    def __init__(self, run: Run, where: str, work: Collection[tuple[str, str]]) -> None:
+    def __init__(self, run: Run, where: str, work: Collection[tuple[str, str, str]]) -> None:
         self.run = run
         self.model = load_model(replace(run, model=where), work)
         self.weights = fingerprint(where)
@@ -72,7 +72,7 @@ class Distributed:
         needs = {"num_cpus": run.threads, **({"num_gpus": 1} if run.device.startswith("cuda") else {})}
         _room(ray.cluster_resources(), {"CPU": needs["num_cpus"], "GPU": needs.get("num_gpus", 0)})
         remote = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **needs)(Worker)
-        work = languages_and_tasks(run, batches)
+        work = demands(run, batches)
         # A worker has another working directory, so a path must be absolute.
         where = str(Path(run.model).absolute()) if Path(run.model).exists() else run.model
         return [remote.remote(run, where, work) for _ in range(min(self.workers, len(batches)))]

@@ -6,6 +6,7 @@ again as a whole, and its missing rows are added.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -92,7 +93,7 @@ def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator
 
     before = torch.get_num_threads()
     try:
-        model = load_model(run, languages_and_tasks(run, batches))
+        model = load_model(run, demands(run, batches))
         weights = _weights(run.model)
         for batch in batches:
             yield compute(model, run, batch, done, weights)
@@ -100,22 +101,28 @@ def local(run: Run, batches: Sequence[Batch], done: Collection[str]) -> Iterator
         torch.set_num_threads(before)
 
 
-def languages_and_tasks(run: Run, batches: Sequence[Batch]) -> set[tuple[str, str]]:
-    """What a model must be able to do for these batches."""
-    return {(u.language, batch.setting.options(run.preset).task) for batch in batches for u in batch.utterances}
+def demands(run: Run, batches: Sequence[Batch]) -> set[tuple[str, str, str]]:
+    """What a model must be able to do for these batches: languages, tasks and methods."""
+    found: set[tuple[str, str, str]] = set()
+    for batch in batches:
+        task, method = batch.setting.options(run.preset).task, batch.setting.method
+        found |= {(u.language, task, method) for u in batch.utterances}
+    return found
 
 
-def load_model(run: Run, work: Iterable[tuple[str, str]]) -> Model:
-    """The run's model; refuses languages and tasks that it cannot do before anything is computed."""
+def load_model(run: Run, work: Iterable[tuple[str, str, str]]) -> Model:
+    """The run's model; refuses languages, tasks and methods that it cannot do before anything is computed."""
     import torch
 
+    from sharpen.speech.frames import check_method
     from sharpen.speech.options import Options
     from sharpen.speech.transcribe import load
 
     torch.set_num_threads(run.threads)
     model = load(run.model, device=run.device, dtype=cast(Any, run.dtype))
-    for language, task in sorted(work):
+    for language, task, method in sorted(work):
         model.check(Options(language=language or "auto", task=cast(Any, task)))
+        check_method(model.speech, method)
     return model
 
 
@@ -230,8 +237,9 @@ def _answer(model: Model, setting: Setting, blank: Row, result: Decoded, last: b
 def _summary(trace: Trace, k: int) -> dict[str, Any]:
     """Of the first k steps: what each measured before its update, and the utterance's share of each stage's seconds."""
     steps = trace.steps[:k]
-    curves = {name: [round(getattr(step, name), 5) for step in steps] for name in ("H_tok", "H_seq")}
+    names = [n for n in ("H_tok", "H_seq") if not steps or not math.isnan(getattr(steps[0], n))]  # frames have no H_seq
+    curves = {name: [round(getattr(step, name), 5) for step in steps] for name in names}
     counts = {name: [getattr(step, name) for step in steps] for name in ("nodes", "tokens", "distinct", "truncated")}
-    names = dict.fromkeys(stage for step in steps for stage in step.seconds)
-    stages = {stage: round(sum(step.seconds.get(stage, 0.0) for step in steps), 4) for stage in names}
+    found = dict.fromkeys(stage for step in steps for stage in step.seconds)
+    stages = {stage: round(sum(step.seconds.get(stage, 0.0) for step in steps), 4) for stage in found}
     return {**curves, **counts, "stopped": trace.stopped if len(trace.steps) <= k else "", "seconds": stages}

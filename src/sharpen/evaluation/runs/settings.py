@@ -15,7 +15,7 @@ from typing import Any
 from sharpen.errors import SharpenError
 from sharpen.evaluation.runs.rows import Row
 from sharpen.method.adaptation import Adaptation, applies
-from sharpen.method.objectives import METHODS, Method
+from sharpen.method.objectives import CTC_METHODS, EVERY_METHOD, Method
 from sharpen.options import Option, declared, recorded
 from sharpen.speech.efforts import EFFORTS
 from sharpen.speech.options import Options
@@ -98,8 +98,8 @@ def settings(methods: Iterable[str], **values: Sequence[Any]) -> tuple[Setting, 
         declared(Adaptation)["method"].check(method)
         names = [name for name in options if name in values and name != "steps"]
         for combination in product(*(values[name] for name in names)):
-            choice = _effective(dict(zip(names, combination, strict=True)), METHODS[method])
-            for at in _episodes(METHODS[method], values.get("steps", (Adaptation().steps,)), choice):
+            choice = _effective(dict(zip(names, combination, strict=True)), EVERY_METHOD[method])
+            for at in _episodes(method, values.get("steps", (Adaptation().steps,)), choice):
                 chosen[_setting(method, at, choice)] = None
     for setting in chosen:
         setting.options("exact")  # refuses impossible settings before anything is computed
@@ -148,13 +148,19 @@ def _effective(choice: Mapping[str, Any], method: Method) -> dict[str, Any]:
     }
 
 
-def _episodes(method: Method, steps: Sequence[int], choice: Mapping[str, Any]) -> list[tuple[int, ...]]:
+def _episodes(name: str, steps: Sequence[int], choice: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """The numbers of updates that one episode answers after.
 
-    An episode on its way decodes greedily and without timestamps, so any other final search needs an episode each.
+    An episode on its way decodes greedily and without timestamps, so any other final search needs an episode each; that
+    of a CTC model only at its end.
     """
+    method = EVERY_METHOD[name]
     if method.search is None:
         return [(0,)]
     at = tuple(sorted(set(steps)))
-    plain = not {"beam", "mbr"} & {choice.get("decode"), method.decode} and not choice.get("timestamps")
+    plain = (
+        name not in CTC_METHODS
+        and not {"beam", "mbr"} & {choice.get("decode"), method.decode}
+        and not choice.get("timestamps")
+    )
     return [at] if plain else [(k,) for k in at]

@@ -8,6 +8,7 @@ from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import V3, WhisperTokenizer
 from sharpen.models.weights import catalog, formats, hub, moonshine
 from sharpen.models.weights.checkpoint import Checkpoint, MelSettings
+from sharpen.models.weights.ctc import CTCCheckpoint, is_ctc, load_ctc
 from sharpen.models.weights.formats import Source
 from sharpen.models.weights.heads import usual_heads
 from sharpen.models.weights.moonshine import MoonshineCheckpoint
@@ -33,12 +34,14 @@ class Found:
         self._opened = thread.submit(formats.open_weights, located.source, located.sha256)
         thread.shutdown(wait=False)  # it ends when the weights are verified
 
-    def load(self) -> Checkpoint | MoonshineCheckpoint:
+    def load(self) -> Checkpoint | MoonshineCheckpoint | CTCCheckpoint:
         """The checkpoint; WeightsError where a file is damaged or of another kind."""
         opened, source = self._opened.result(), self._located.source
         if moonshine.is_moonshine(source):
             verified = opened.sha256 in catalog.KNOWN_SHA256
             return moonshine.load(self.name, self._located.label, source, opened, verified)
+        if is_ctc(source):
+            return load_ctc(self.name, self._located.label, source)
         parsed = formats.read(source, opened)
         tokenizer = _tokenizer(parsed, source.label)
         mel = parsed.mel or MelSettings(n_mels=parsed.dimensions.n_mels)
@@ -92,7 +95,8 @@ def load_checkpoint(
     """Find a Whisper model as `find_checkpoint` does, and load it."""
     checkpoint = find_checkpoint(name, cache_dir=cache_dir, local_files_only=local_files_only).load()
     if not isinstance(checkpoint, Checkpoint):
-        raise WeightsError(f"{name}: a Moonshine model, expected Whisper here")
+        kind = "Moonshine" if isinstance(checkpoint, MoonshineCheckpoint) else "CTC"
+        raise WeightsError(f"{name}: a {kind} model, expected Whisper here")
     return checkpoint
 
 

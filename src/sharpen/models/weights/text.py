@@ -34,6 +34,7 @@ class TextCheckpoint:
     tokenizer: Any  # a tokenizers.Tokenizer
     ends: tuple[int, ...]  # tokens that end an output
     chat_template: str = ""  # in Jinja; empty where the model has none
+    generation: Mapping[str, Any] | None = None  # generation_config.json, where there is one
     words: Mapping[str, str] | None = None  # what a template may name: bos_token, eos_token …
     quantised: str = ""  # how its weights were quantised before they were read
 
@@ -139,6 +140,8 @@ def _hugging_face(name: str, label: str, folder: Path) -> TextCheckpoint:
         tok = Tokenizer.from_file(str(tokens))
     except Exception as error:  # the library raises nothing narrower
         raise WeightsError(f"{tokens}: not a tokeniser ({error}); {GET_AGAIN}") from error
+    tok.no_truncation()  # some files ask for it, and a prompt would be cut without a word
+    tok.no_padding()
     settings = {}
     for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
         own = neighbour(folder, file)
@@ -157,7 +160,10 @@ def _hugging_face(name: str, label: str, folder: Path) -> TextCheckpoint:
     if isinstance(template, list):  # several, by name
         template = next((entry["template"] for entry in template if entry.get("name") == "default"), "")
     return TextCheckpoint(
-        *(name, label, "safetensors", False, config, tensors, tok, ends), chat_template=template or "", words=words
+        *(name, label, "safetensors", False, config, tensors, tok, ends),
+        chat_template=template or "",
+        generation=settings["generation_config.json"],
+        words=words,
     )
 
 
