@@ -121,7 +121,7 @@ def numbers(result):
 
 def bit_for_bit(model, running, clips, options):
     """Requests at once, and then one after the other, where no window shares a batch."""
-    batch = running(rows=1, together=1)
+    batch = running(rows=2, together=1, lanes=2)
     together = [Follower(batch, model, clip, o) for clip, o in zip(clips, options, strict=True)]
     found = [numbers(follower.result()) for follower in together]
     alone = [numbers(Follower(batch, model, clip, o).result()) for clip, o in zip(clips, options, strict=True)]
