@@ -29,3 +29,10 @@ def test_texts_that_differ_in_case_and_punctuation_are_one():
 def test_one_hypothesis_is_the_answer():
     assert least_risk(["alone"], [1.0]) == 0
     assert least_risk(["", ""], [0.5, 0.5]) == 0
+
+
+def test_texts_that_only_weigh():
+    texts, weights = ["a b c d", "a x y d", "a x c d"], [0.3, 0.3, 0.4]
+    assert least_risk(texts, weights) == 2
+    assert least_risk(texts, weights, candidates=2) == 0  # one word from the third text, as the second is
+    assert least_risk([*texts, "a x y z"], [*weights, 0.4], candidates=2) == 1

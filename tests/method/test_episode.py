@@ -48,6 +48,26 @@ def test_one_episode_tells_what_shorter_ones_answer(method):
     assert [trace.steps[0].greedy for trace in long.traces] == source
 
 
+def test_a_linear_schedule_falls_to_the_share_of_one_step():
+    options = Adaptation(lr=0.4, steps=4, schedule="linear")
+    assert [options.lr_at(k) for k in range(4)] == pytest.approx([0.4, 0.3, 0.2, 0.1])
+    assert Adaptation(lr=0.4, steps=4).lr_at(3) == 0.4
+    policy = ToyPolicy(vocabulary=6, seed=3)
+    short = {schedule: run(policy, "em-tok-b", 1, schedule=schedule).theta for schedule in ("constant", "linear")}
+    assert torch.equal(short["linear"], short["constant"])  # the first step has the whole rate
+    episode = Episode(policy)
+    settings = {"samples": 4, "steps": 2, "lr": 0.3}
+    for schedule in ("constant", "linear"):
+        options = Adaptation("em-tok-b", schedule=schedule, **settings)
+        episode.join(policy.inputs.select([0]), [schedule], [LIMIT], options)
+    episode.step()
+    first = episode.theta(["constant", "linear"])
+    assert torch.allclose(first[0], first[1], rtol=1e-9)
+    episode.step()
+    moved = episode.theta(["constant", "linear"]) - first
+    assert torch.allclose(moved[1], moved[0] / 2, rtol=1e-6)  # AdamW moves by the rate times a ratio of moments
+
+
 @pytest.mark.parametrize("method", ["greedy-em", "em-seq", "em-tok", "em-tok-b", "em-tok-togo"])
 def test_an_input_without_numbers_stops_and_the_others_go_on(method):
     policy = ToyPolicy(vocabulary=6, seed=3)
@@ -156,6 +176,7 @@ def drawn_options(draw, method=None):
         steps=draw.randint(3, 10),
         samples=draw.choice([2, 4]),
         lr=draw.choice([0.03, 0.3]),
+        schedule=draw.choice(["constant", "linear"]),
         weight_decay=draw.choice([0.0, 0.1]),
         norms=draw.choice(["encoder+decoder", "encoder+decoder", "encoder", "decoder"]),
         normalise=draw.choice(["tokens", "group"]),

@@ -8,7 +8,7 @@ from speechlike import utterances
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.search import beam
-from sharpen.method.trace import Trace
+from sharpen.method.trace import Step, Trace
 from sharpen.method.tree import HypothesisTree
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.allowance import Allowance, Pool
@@ -139,6 +139,30 @@ def test_least_risk_weighs_the_beams_of_both_models(speech):
 
     assert text(decode="beam") == "a red boat came home"
     assert text(decode="mbr") == "the red boat came home"
+
+
+def seen(tree):
+    """A step with these hypotheses."""
+    return Step(0.0, 0.0, 0.0, 1, 1, 1, 1, 1, 0, 1.0, 0.0, {}, {}, tree)
+
+
+def test_least_risk_weighs_the_beams_found_on_the_way(speech):
+    """Those of the searches between the first step and the last; they do not answer, as they have no timestamps."""
+    source = found(speech, {"the red boat came home": -1.0, "the red coat came home": -1.0})
+    adapted = found(speech, {"a red boat came home": -0.5, "the red boat came home": -0.7})
+    before = answer(speech, source, "en", 0.0, 0.0, Options(**QUICK))
+    a, other = found(speech, {"a red boat came home": -0.1}), found(speech, {"a blue boat came home": -0.1})
+
+    def text(*trees, **how):
+        options = Options(adapt=Adaptation(**how), decode="mbr", **QUICK)
+        return adapted_answer(speech, before, source, adapted, Trace([seen(tree) for tree in trees]), options).text
+
+    assert text() == text(a) == "the red boat came home"  # the first step has the source's beams
+    assert text(source, a, a) == "a red boat came home"
+    assert text(source, a, source, search_every=2) == "the red boat came home"  # scored, not searched, in between
+    assert text(source, source, a, a, a, search_every=2) == "a red boat came home"
+    assert text(source, a, a, method="em-tok") == "the red boat came home"  # samples are no beams
+    assert text(source, other, other, other) == "a red boat came home"
 
 
 def test_a_text_that_the_length_limit_cut_has_no_vote(speech):

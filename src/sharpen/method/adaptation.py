@@ -10,6 +10,7 @@ from sharpen.method.objectives import EVERY_METHOD, Method, Normalise
 from sharpen.options import declared, option, validate
 
 StopRule = Literal["certain", "agreed", "settled"]
+Schedule = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Adaptation:
         1, "search hypotheses anew at every n-th step; in between the same ones are scored anew", least=1
     )
     lr: float = option(1e-3, "learning rate of AdamW", above=0, always=True)
+    schedule: Schedule = option(
+        "constant", "learning rate over the steps: constant, or linear: in equal steps down to lr / steps at the last"
+    )
     weight_decay: float = option(0.0, "weight decay of AdamW; the paper does not state one", least=0, always=True)
     norms: str = option(
         "encoder+decoder",
@@ -65,6 +69,10 @@ class Adaptation:
         beyond = [k for k in self.greedy_at if not 0 <= k <= self.steps]
         if beyond:
             raise SharpenError(f"greedy_at names {beyond[0]} updates; expected 0 to {self.steps}, the episode's steps")
+
+    def lr_at(self, done: int) -> float:
+        """The learning rate after so many updates."""
+        return self.lr * (1 - done / self.steps) if self.schedule == "linear" else self.lr
 
     @property
     def row(self) -> Method:

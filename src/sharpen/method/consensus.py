@@ -26,14 +26,19 @@ def posterior(logprobs: Sequence[float], soft: float = SOFT) -> list[float]:
     return [weight / math.fsum(weights) for weight in weights]
 
 
-def least_risk(texts: Sequence[str], weights: Sequence[float]) -> int:
-    """The number of the text with the fewest expected word errors; of equal ones the weightiest, then the first."""
+def least_risk(texts: Sequence[str], weights: Sequence[float], candidates: int | None = None) -> int:
+    """The number of the text with the fewest expected word errors; of equal ones the weightiest, then the first.
+
+    With `candidates`, one of the first so many texts; the others only weigh.
+    """
     mass: dict[tuple[str, ...], float] = {}
     said = [tuple(_EDGES.sub("", word) for word in words(text)) for text in texts]
     for own, weight in zip(said, weights, strict=True):
         mass[own] = mass.get(own, 0.0) + weight
-    risk = {own: math.fsum(weight * _errors(other, own) for other, weight in mass.items()) for own in mass}
-    return min(range(len(texts)), key=lambda i: (risk[said[i]], -mass[said[i]], -weights[i], i))
+    among = range(len(texts) if candidates is None else candidates)
+    eligible = dict.fromkeys(said[i] for i in among)
+    risk = {own: math.fsum(weight * _errors(other, own) for other, weight in mass.items()) for own in eligible}
+    return min(among, key=lambda i: (risk[said[i]], -mass[said[i]], -weights[i], i))
 
 
 def _errors(truth: Sequence[str], said: Sequence[str]) -> int:

@@ -77,7 +77,7 @@ def update_rows(rows: Sequence[EpisodeRow[P]], gradient: Tensor, losses: Sequenc
             Moments(torch.stack([row.moments.m for row in good]), torch.stack([row.moments.v for row in good])),
             gradient[moving],
             [len(row.trace.steps) + 1 for row in good],
-            [row.options.lr for row in good],
+            [row.options.lr_at(len(row.trace.steps)) for row in good],
             [row.options.weight_decay for row in good],
         )
         for n, (b, ok) in enumerate(zip(moving, _finite(theta), strict=True)):

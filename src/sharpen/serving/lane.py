@@ -14,7 +14,6 @@ import traceback
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 
@@ -218,12 +217,11 @@ class Lane:
             return
         self.metrics.add("steps_total", len(steps))
         for i, step in steps.items():
-            row, trace = self._rows[i], self._episode.trace(i)
+            row = self._rows[i]
             row.told += 1
             if row.ticket.explain and row.options.adapt is not None:
                 ticket = row.ticket
                 ticket.send(StepTold(round(ticket.job.done, 3), row.told, row.options.adapt.steps, step))
-            trace.steps[-1] = replace(step, tree=None)  # a tree may hold a whole distribution for every node
 
     def _adapt_alone(self) -> None:
         """Each window in an episode of its own, from its first step on."""

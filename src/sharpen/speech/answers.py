@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sharpen.method import guard
+from sharpen.method.adaptation import Adaptation
 from sharpen.method.consensus import least_risk, posterior
 from sharpen.method.trace import Trace
 from sharpen.method.tree import Hypothesis, HypothesisTree
@@ -55,13 +56,15 @@ def answer(
     no_speech: float,
     options: Options,
     other: HypothesisTree | None = None,
+    way: Sequence[HypothesisTree] = (),
 ) -> Decoded:
-    """The best hypothesis of a search; with mbr also of another one, each search counting half.
+    """The best hypothesis of a search; with mbr of another one, too, in view of all that was found on the `way`.
 
-    A hypothesis that the length limit cut is no whole text: with mbr it counts only where there is no other.
+    Every search counts alike. A hypothesis that the length limit cut is no whole text: with mbr it counts only where
+    there is no other.
     """
     beams = tuple(tree.hypotheses)
-    tree, best = _best(speech, [tree, other], options, temperature)
+    tree, best = _best(speech, [tree, other], way, options, temperature)
     n = len(best.content)
     text = speech.tokenizer.decode(best.content).strip()
     counted = list(best.logprobs)
@@ -86,18 +89,28 @@ def answer(
 
 
 def _best(
-    speech: SpeechModel, trees: Sequence[HypothesisTree | None], options: Options, temperature: float
+    speech: SpeechModel,
+    trees: Sequence[HypothesisTree | None],
+    way: Sequence[HypothesisTree],
+    options: Options,
+    temperature: float,
 ) -> tuple[HypothesisTree, Hypothesis]:
     """The answer among the hypotheses, and the tree it is in; only mbr looks beyond the first tree."""
-    known = [tree for tree in trees if tree is not None and all(math.isfinite(y.logprob) for y in tree.hypotheses)]
+    known = _finite(trees)
     if options.decode == "mbr" and temperature == 0 and known and known[0] is trees[0]:
         whole = any(y.finished for tree in known for y in tree.hypotheses)
-        groups = [[(tree, y) for y in tree.hypotheses if y.finished or not whole] for tree in known]
+        searches = [*known, *_finite(way)]
+        groups = [[(tree, y) for y in tree.hypotheses if y.finished or not whole] for tree in searches]
         weights = [w for group in groups for w in posterior([y.logprob for _, y in group])]
         found = [one for group in groups for one in group]
-        return found[least_risk([speech.tokenizer.decode(y.content) for _, y in found], weights)]
+        texts = [speech.tokenizer.decode(y.content) for _, y in found]
+        return found[least_risk(texts, weights, sum(map(len, groups[: len(known)])))]
     assert trees[0] is not None
     return trees[0], max(trees[0].hypotheses, key=lambda y: y.logprob / len(y))
+
+
+def _finite(trees: Sequence[HypothesisTree | None]) -> list[HypothesisTree]:
+    return [tree for tree in trees if tree is not None and all(math.isfinite(y.logprob) for y in tree.hypotheses)]
 
 
 def _silent(no_speech: float, avg_logprob: float, options: Options) -> bool:
@@ -127,12 +140,21 @@ def adapted_answer(
     assert options.adapt is not None
     if tree is None:
         return replace(before, is_speech=True, adaptation=Adapted(before, before, trace, ""))
-    result = answer(speech, tree, before.language, 0.0, before.no_speech_prob, options, old)
+    way = _searched(trace, options.adapt)
+    result = answer(speech, tree, before.language, 0.0, before.no_speech_prob, options, old, way)
     refused = guard.check(before.text, result.text) if options.adapt.guard else ""
     if not math.isfinite(result.avg_logprob):  # there is no transcript, guard or not
         refused = "the adapted model produced NaN; lower --lr"
     how = Adapted(before, result, _without_trees(trace, options.adapt.explain), refused, tree)
     return replace(before if refused else result, is_speech=True, adaptation=how)
+
+
+def _searched(trace: Trace, adapt: Adaptation) -> list[HypothesisTree]:
+    """The beams that were searched between the source's, at the first step, and the last."""
+    if adapt.row.search != "beam":
+        return []
+    later = [step.tree for k, step in enumerate(trace.steps) if k > 0 and k % adapt.search_every == 0]
+    return [tree for tree in later if tree is not None]
 
 
 def _without_trees(trace: Trace, explain: bool) -> Trace:

@@ -67,6 +67,15 @@ def test_impossible_settings_are_refused(methods, values, message):
         settings(methods, **values)
 
 
+def test_a_rate_that_depends_on_the_number_of_steps_needs_an_episode_for_each():
+    chosen = settings(["em-tok"], steps=(1, 2), schedule=("constant", "linear"))
+    assert [(one.adapt.schedule, one.at) for one in chosen] == [
+        ("constant", (1, 2)),
+        ("linear", (1,)),
+        ("linear", (2,)),
+    ]
+
+
 def test_a_beam_at_the_end_needs_an_episode_for_each_number_of_steps():
     """On its way an episode decodes greedily, without timestamps: anything else is its end."""
     chosen = settings(["source", "beam", "em-tok"], steps=(1, 2), decode=("greedy", "beam"), beam_size=(5, 8))

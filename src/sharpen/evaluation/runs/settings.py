@@ -151,8 +151,8 @@ def _effective(choice: Mapping[str, Any], method: Method) -> dict[str, Any]:
 def _episodes(name: str, steps: Sequence[int], choice: Mapping[str, Any]) -> list[tuple[int, ...]]:
     """The numbers of updates that one episode answers after.
 
-    An episode on its way decodes greedily and without timestamps, so any other final search needs an episode each; that
-    of a CTC model only at its end.
+    An episode on its way decodes greedily and without timestamps, so any other final search needs an episode each, and
+    so does a learning rate that depends on the number of steps; that of a CTC model answers only at its end.
     """
     method = EVERY_METHOD[name]
     if method.search is None:
@@ -162,5 +162,6 @@ def _episodes(name: str, steps: Sequence[int], choice: Mapping[str, Any]) -> lis
         name not in CTC_METHODS
         and not {"beam", "mbr"} & {choice.get("decode"), method.decode}
         and not choice.get("timestamps")
+        and choice.get("schedule", "constant") == "constant"
     )
     return [at] if plain else [(k,) for k in at]
