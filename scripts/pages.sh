@@ -40,6 +40,7 @@ with_figures languages languages --against source,beam,em-tok
 page languages-without-loop languages --against source,beam,em-tok --without common_voice_nl_18058272
 page tune tune
 page choosing choosing --against source,beam
+page frontier-gaussian frontier-gaussian --against source,beam --frontier docs/figures/frontier-gaussian.png
 page frontier-clean frontier-clean --against source,beam --frontier docs/figures/frontier-clean.png
 page guard-cv guard-cv
 page padding-cv padding-cv
