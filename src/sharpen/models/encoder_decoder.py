@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,22 @@ from sharpen.method.tree import PackedTrees
 from sharpen.models.cache import TreeCache, additive
 from sharpen.models.linears import Product
 from sharpen.models.states import EncodedSpeech, PreparedSpeech, SpeechState
+
+
+class SharedMatrices(Protocol):
+    """What every family's matrices have."""
+
+    @property
+    def vocabulary(self) -> Tensor:
+        """The output matrix W: (V, d)."""
+
+    @property
+    def project(self) -> Product:
+        """h W^T for rows without gradients."""
+
+    @property
+    def cross(self) -> Sequence[Product]:
+        """What makes each decoder layer's keys and values from the encoder's states."""
 
 
 class EncoderDecoderPolicy(ABC):
@@ -41,17 +57,12 @@ class EncoderDecoderPolicy(ABC):
 
     @property
     @abstractmethod
-    def vocabulary(self) -> Tensor: ...
+    def _shared(self) -> SharedMatrices:
+        """Those of all views."""
 
     @property
-    @abstractmethod
-    def _projection(self) -> Product:
-        """h W^T for rows without gradients."""
-
-    @property
-    @abstractmethod
-    def _cross(self) -> Sequence[Product]:
-        """What makes each decoder layer's keys and values from the encoder's states."""
+    def vocabulary(self) -> Tensor:
+        return self._shared.vocabulary
 
     @abstractmethod
     def _layers(self, prepared: PreparedSpeech, end: int) -> Tensor:
@@ -115,7 +126,7 @@ class EncoderDecoderPolicy(ABC):
     def _encode(self, prepared: PreparedSpeech) -> EncodedSpeech:
         states = self.encoder_states(prepared)
         cross = []
-        for keys_and_values in self._cross:
+        for keys_and_values in self._shared.cross:
             k, v = split_heads(keys_and_values(states), 2, self.heads)
             cross.append((k, v))
         return EncodedSpeech(tuple(cross), prepared.prompts, prepared.frames, prepared.bias)
@@ -202,11 +213,11 @@ class EncoderDecoderPolicy(ABC):
         return self._norm(self.last_norm, x[:, P:], rows)
 
     def project(self, hidden: Tensor) -> Tensor:
-        return self._projection(hidden)
+        return self._shared.project(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the whole vocabulary, nothing forbidden, at least float32: (..., d) -> (..., V)."""
-        z = self._projection(hidden.reshape(-1, hidden.shape[-1]))
+        z = self._shared.project(hidden.reshape(-1, hidden.shape[-1]))
         return z.to(torch.promote_types(z.dtype, torch.float32)).view(*hidden.shape[:-1], -1)
 
     def _search(

@@ -48,16 +48,8 @@ class MoonshinePolicy(EncoderDecoderPolicy):
         self._angles = (1.0 / dims.theta**self._angles).to(self.device)  # (rotated / 2,)
 
     @property
-    def vocabulary(self) -> Tensor:
-        return self._matrices.vocabulary
-
-    @property
-    def _projection(self) -> Product:
-        return self._matrices.project
-
-    @property
-    def _cross(self) -> Sequence[Product]:
-        return self._matrices.cross
+    def _shared(self) -> MoonshineMatrices:
+        return self._matrices
 
     @property
     def seconds_per_frame(self) -> float:

@@ -64,16 +64,8 @@ class Seq2SeqPolicy(EncoderDecoderPolicy):
         return cls(describe_seq2seq(config), tensors, decoding_of(config, generation), **more)
 
     @property
-    def vocabulary(self) -> Tensor:
-        return self._matrices.vocabulary
-
-    @property
-    def _projection(self) -> Product:
-        return self._matrices.project
-
-    @property
-    def _cross(self) -> Sequence[Product]:
-        return self._matrices.cross
+    def _shared(self) -> Seq2SeqMatrices:
+        return self._matrices
 
     def ending(self, eos: int) -> Seq2SeqPolicy:
         """The same model whose outputs end with this token; pi is without its other end tokens."""

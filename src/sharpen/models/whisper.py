@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sharpen.models.cache import TreeCache, additive
 from sharpen.models.encoder_decoder import EncoderDecoderPolicy, attend, split_heads
-from sharpen.models.linears import Layer, Matrices, Product
+from sharpen.models.linears import Layer, Matrices
 from sharpen.models.padding import EVERY, condense
 from sharpen.models.states import EncodedSpeech, PreparedSpeech
 from sharpen.models.weights.checkpoint import Checkpoint
@@ -49,16 +49,8 @@ class WhisperPolicy(EncoderDecoderPolicy):
         self.forbidden[:, tokenizer.timestamp_begin : tokenizer.timestamp_end] = True
 
     @property
-    def vocabulary(self) -> Tensor:
-        return self._matrices.vocabulary
-
-    @property
-    def _projection(self) -> Product:
-        return self._matrices.project
-
-    @property
-    def _cross(self) -> Sequence[Product]:
-        return self._matrices.cross
+    def _shared(self) -> Matrices:
+        return self._matrices
 
     @property
     def seconds_per_frame(self) -> float:
