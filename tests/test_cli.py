@@ -19,6 +19,7 @@ from sharpen.cli.machine import device_and_dtype
 from sharpen.cli.runs import run_from
 from sharpen.errors import SharpenError
 from sharpen.speech.audio import read_audio
+from sharpen.speech.files import Event
 from sharpen.speech.noise import corruption
 from sharpen.speech.options import VadParameters
 
@@ -123,6 +124,18 @@ def test_beam_and_batches_of_files(capsys):
         assert f"==> {clip} <==\n{capsys.readouterr().out}" in together
 
 
+def test_transcripts_are_printed_in_the_order_of_the_files(capsys):
+    report = transcribe._Report(3, quiet=True, steps=0)
+    events = [Event(name, "opened", 1.0) for name in "abc"]
+    events += [Event("c", "finished", 1.0), Event("b", "failed", 1.0, reason="it broke"), Event("a", "finished", 1.0)]
+    shown = []
+    for event in events:
+        report._on_event(event)
+        shown.append(capsys.readouterr())
+    assert [one.out for one in shown] == ["", "", "", "", "", "==> a <==\n==> c <==\n"]
+    assert "it broke" in shown[4].err
+
+
 def test_explaining(tmp_path, capsys):
     flags = ["--method", "em-tok-b", "--steps", "2", "--samples", "4", "--explain", "--output-dir", str(tmp_path)]
     assert main(["transcribe", str(CLIPS[0]), *TINY, *flags, "--output-format", "txt"]) == 0
@@ -211,11 +224,13 @@ def test_options_that_would_do_nothing_are_refused(arguments, message, tmp_path,
     assert message in capsys.readouterr().err
 
 
-def test_interrupted_keeps_what_is_finished(tmp_path, wav):
+@pytest.mark.parametrize("lanes", ["1", "2"])
+def test_interrupted_keeps_what_is_finished(tmp_path, wav, lanes):
     long = wav("long.wav", np.tile(read_audio(CLIPS[0]).samples, 60))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "long.txt").write_text("an earlier transcript\n")
-    arguments = ["transcribe", CLIPS[0], long, *TINY, "-o", tmp_path / "out", "-f", "txt"]
+    order = [CLIPS[0], long] if lanes == "1" else [long, CLIPS[0]]
+    arguments = ["transcribe", *order, *TINY, "-o", tmp_path / "out", "-f", "txt", "--lanes", lanes]
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         process = subprocess.Popen(
@@ -228,9 +243,10 @@ def test_interrupted_keeps_what_is_finished(tmp_path, wav):
     while not finished.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    printed, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in errors
+    assert "ferry" in printed
     assert "Traceback" not in errors
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [finished.name, "long.txt"]
     assert "ferry" in finished.read_text()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sharpen.cli import machine
 from sharpen.cli.flags import add_options, flag, given
-from sharpen.cli.values import DONE, FAILED
+from sharpen.cli.values import DONE, FAILED, positive
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation, applies
 from sharpen.options import declared
@@ -68,7 +68,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true",
         help="keep what is finished of a recording on disk, and continue an interrupted run there")  # fmt: skip
     add("--quiet", "-q", action="store_true", help="no progress bar")
-    machine.add_machine(parser.add_argument_group("machine"), preset=None)
+    group = parser.add_argument_group("machine")
+    machine.add_machine(group, preset=None)
+    group.add_argument("--lanes", type=positive, metavar="N",
+        help="recordings at the same time, with their share of the threads (default: one for each thread of a CPU, at "
+        "most 4; one with --deadline or --budget)")  # fmt: skip
 
 
 def _transcribe(args: argparse.Namespace) -> int:
@@ -88,6 +92,7 @@ def _transcribe(args: argparse.Namespace) -> int:
 
     from sharpen.models.load import load_speech
     from sharpen.speech.files import transcribe_files
+    from sharpen.speech.lanes import default_lanes
     from sharpen.speech.transcribe import Model
 
     gc.freeze()
@@ -101,8 +106,16 @@ def _transcribe(args: argparse.Namespace) -> int:
     model.check(options)
     report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
     folder = args.output_dir or "."
-    events = transcribe_files(model, args.files, options, folder, formats, report.on_step, subtitles, args.resume)
+    lanes = min(args.lanes or (1 if _hurried(options) else default_lanes(model.speech)), len(args.files))
+    events = transcribe_files(
+        model, args.files, options, folder, formats, report.on_step, subtitles, args.resume, lanes
+    )
     return report.run(events)
+
+
+def _hurried(options: Options) -> bool:
+    """Whether a recording has only so much time: then it is not to share the machine."""
+    return options.deadline is not None or options.budget is not None
 
 
 def make_options(args: argparse.Namespace, effort: str = DEFAULT) -> Options:
@@ -158,12 +171,16 @@ def _uses(adapt: Adaptation, name: str) -> bool:
 
 
 class _Report:
-    """Prints transcripts as they come, updates the progress bar, and lists at the end what failed."""
+    """Prints transcripts as they come, updates the progress bar, and lists at the end what failed.
+
+    Transcripts of several recordings are printed in the order in which they were given.
+    """
 
     def __init__(self, count: int, quiet: bool, steps: int) -> None:
         self.count, self.steps = count, steps
         self.bar = progress(0, "s of audio", quiet=quiet)
         self.failures: list[Event] = []
+        self.untold: dict[str, Event | None] = {}  # recordings in their order, with their end where they have one
 
     def on_step(self, number: int, steps: Mapping[int, Step]) -> None:
         entropy = sum(step.H_tok for step in steps.values()) / len(steps)
@@ -171,8 +188,11 @@ class _Report:
 
     def run(self, events: Iterator[Event]) -> int:
         with self.bar:
-            for event in events:
-                self._on_event(event)
+            try:
+                for event in events:
+                    self._on_event(event)
+            finally:  # also where the first of them was interrupted
+                self._tell_finished(all_of_them=True)
         if self.failures and self.count > 1:
             print(f"sharpen: {len(self.failures)} of {self.count} failed:", file=sys.stderr)
             for event in self.failures:
@@ -181,6 +201,7 @@ class _Report:
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "opened":
+            self.untold[event.source] = None
             self.bar.extend(event.seconds)
             self.bar.set_text(event.source)
         elif event.kind == "window":
@@ -189,23 +210,38 @@ class _Report:
                 self._say(event.segments)
                 self._list(event.readings)
         elif event.kind == "finished":
-            if self.count > 1:
-                self.bar.write(f"==> {event.source} <==", sys.stdout)
-                self._say(event.segments)
-                self._list(event.readings)
-            doubtful = [f"{s.start:.0f} s ({s.unreliable})" for s in event.segments if s.unreliable]
-            if doubtful:
-                more = [f"and {len(doubtful) - NAMED} more"] if len(doubtful) > NAMED else []
-                self._warn(f"{event.source}: unreliable at {', '.join([*doubtful[:NAMED], *more])}")
-            for start, how in event.adapted:
-                if how.refused:
-                    self._warn(f"{event.source}: at {start:.0f} s the source transcript is kept: {how.refused}")
-            self._explain(event.explanations)
-            if event.reason:
-                self._warn(f"{event.source}: {event.reason}")
+            self.untold[event.source] = event
+            self._tell_finished()
         else:
+            self.untold.pop(event.source, None)
             self.failures.append(event)
             self._warn(_failure(event))
+            self._tell_finished()
+
+    def _tell_finished(self, all_of_them: bool = False) -> None:
+        """Tells of recordings that are finished, up to the first that is not."""
+        for source, event in list(self.untold.items()):
+            if event is not None:
+                del self.untold[source]
+                self._tell(event)
+            elif not all_of_them:
+                return
+
+    def _tell(self, event: Event) -> None:
+        if self.count > 1:
+            self.bar.write(f"==> {event.source} <==", sys.stdout)
+            self._say(event.segments)
+            self._list(event.readings)
+        doubtful = [f"{s.start:.0f} s ({s.unreliable})" for s in event.segments if s.unreliable]
+        if doubtful:
+            more = [f"and {len(doubtful) - NAMED} more"] if len(doubtful) > NAMED else []
+            self._warn(f"{event.source}: unreliable at {', '.join([*doubtful[:NAMED], *more])}")
+        for start, how in event.adapted:
+            if how.refused:
+                self._warn(f"{event.source}: at {start:.0f} s the source transcript is kept: {how.refused}")
+        self._explain(event.explanations)
+        if event.reason:
+            self._warn(f"{event.source}: {event.reason}")
 
     def _say(self, segments: Sequence[Segment]) -> None:
         for segment in segments:

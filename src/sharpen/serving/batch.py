@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from sharpen.models.speech import SpeechModel
 from sharpen.serving.costs import Costs, warm_up
 from sharpen.serving.errors import stopping
@@ -18,9 +16,9 @@ from sharpen.serving.limits import ServerLimits
 from sharpen.serving.line import WaitingLine
 from sharpen.serving.metrics import Metrics
 from sharpen.serving.ticket import Ticket
+from sharpen.speech.lanes import default_lanes
 
 LAST_TURN = 60.0  # seconds that the end waits for it
-MOST_LANES = 4  # unless told otherwise: each has its own hypotheses and gradients in memory
 
 
 class EpisodeBatch:
@@ -31,7 +29,7 @@ class EpisodeBatch:
         self.costs = Costs()
         self._line = WaitingLine(limits, self.costs)
         self.lanes: list[Lane] = []
-        number = min(limits.lanes or _lanes(speech), limits.rows)
+        number = min(limits.lanes or default_lanes(speech), limits.rows)
         rows = math.ceil(limits.rows / number)
         for _ in range(number):
             self.lanes.append(Lane(speech, self._line, self.costs, metrics, rows, self.lanes))
@@ -69,9 +67,3 @@ class EpisodeBatch:
             ticket.finish()
         else:
             self._line.add(ticket)
-
-
-def _lanes(speech: SpeechModel) -> int:
-    """One for each thread of a CPU, within reason; one on a device that has its own way to do much at once."""
-    on_cpu = all(norm.weight.device.type == "cpu" for norm in speech.policy.norms())
-    return min(torch.get_num_threads(), MOST_LANES) if on_cpu else 1

@@ -16,12 +16,13 @@ from sharpen.speech.answers import Adapted
 from sharpen.speech.audio import open_audio
 from sharpen.speech.confidence import WindowReadings, trust
 from sharpen.speech.doubts import trust_section
+from sharpen.speech.lanes import run_in_lanes
 from sharpen.speech.longform import Segment
 from sharpen.speech.options import Options
 from sharpen.speech.output import STDIN, TranscriptFiles, check_resume, plan_outputs
 from sharpen.speech.resume import SUFFIX, ResumeFile, adapted_row
 from sharpen.speech.subtitles import Subtitles
-from sharpen.speech.transcribe import Job, Model, run
+from sharpen.speech.transcribe import Job, Model
 from sharpen.speech.writers import as_readings, as_trust
 
 
@@ -57,12 +58,14 @@ def transcribe_files(
     on_step: StepCallback | None = None,
     subtitles: Subtitles | None = None,
     resume: bool = False,
+    lanes: int = 1,
 ) -> Iterator[Event]:
     """Transcribes each source and writes its files as segments come. "-" is standard input.
 
     A recording's files get their final names when it is complete. Closing the iterator early, or an exception inside
     it, keeps complete files and removes partial ones. `subtitles` say how srt and vtt show words. With `resume` what is
     finished of a recording is also kept beside its files (speech/resume.py), and a later call with it continues there.
+    So many recordings as there are `lanes` are transcribed at the same time (speech/lanes.py), and their events mix.
     """
     (subtitles or Subtitles()).check(options.word_timestamps, formats)
     if resume:
@@ -104,7 +107,7 @@ def transcribe_files(
                 state.files.discard()
             pending.append(Event(state.source, "failed", job.audio.duration, reason=reason(error)))
 
-        for job, new in run(model.speech, jobs(), options.batch_size, on_step, failed):
+        for job, new in run_in_lanes(model.speech, jobs(), lanes, options.batch_size, on_step, failed):
             yield from pending
             pending.clear()
             yield from _advance(job, new, open_jobs[job])
