@@ -31,9 +31,14 @@ def check(source: str, adapted: str) -> str:
     phrase = loop(adapted)
     if phrase and not loop(source):
         return f"{phrase!r} repeats {REPEATS} times or more"
-    if after > LONGER * before + SLACK or after < SHORTER * before - SLACK:
+    if after > LONGER * before + SLACK or (after < SHORTER * before - SLACK and not repeats(source)):
         return f"{after} words against the source's {before}"
     return ""
+
+
+def repeats(text: str) -> bool:
+    """Whether a text repeats itself as a loop does."""
+    return compression_ratio(text) > COMPRESSION_RATIO or bool(loop(text))
 
 
 def words(text: str) -> list[str]:
