@@ -267,17 +267,6 @@ def test_confident_inputs_are_left_alone(method):
     assert {len(trace.steps) for trace in gated.traces} == {0, 3}
 
 
-def test_a_loop_is_not_confidence():
-    policy = ToyPolicy(vocabulary=6, seed=3)
-    options = Adaptation("em-tok-b", steps=2, samples=4, lr=0.3, gate=1e6)
-    for text, steps in (("so he said", 0), ("so he said so he said so he said", 2)):
-        episode = Episode(policy, lambda tokens, text=text: text)
-        episode.join(policy.inputs, ["a", "b", "c"], [LIMIT] * 3, options)
-        while episode.step():
-            pass
-        assert [len(episode.trace(name).steps) for name in "abc"] == [steps] * 3
-
-
 def test_an_answer_can_be_had_after_any_step():
     policy = ToyPolicy(vocabulary=6, seed=3)
     episode, before = Episode(policy), []

@@ -6,7 +6,6 @@ from models.small import small_checkpoint
 from speechlike import utterances
 
 from sharpen.errors import SharpenError
-from sharpen.method import guard
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.search import beam
 from sharpen.method.trace import Step, Trace
@@ -53,13 +52,7 @@ def test_transcribe_takes_an_effort_or_options(speech):
         model.transcribe(noise(0), Options(), effort="high", language="en")
 
 
-@pytest.fixture
-def loops_unseen(monkeypatch):
-    """A random model repeats itself, and a loop is never left alone."""
-    monkeypatch.setattr(guard, "repeats", lambda text: False)
-
-
-def test_a_confident_window_is_searched_once_and_keeps_its_answer(speech, monkeypatch, loops_unseen):
+def test_a_confident_window_is_searched_once_and_keeps_its_answer(speech, monkeypatch):
     options = Options(adapt=Adaptation(samples=5, steps=2, gate=1e6), **QUICK)
     calls = []
     monkeypatch.setattr("sharpen.speech.decoding.beam", lambda *a, **k: calls.append(1) or beam(*a, **k))
@@ -72,7 +65,7 @@ def test_a_confident_window_is_searched_once_and_keeps_its_answer(speech, monkey
     assert result.adaptation.source == result.adaptation.result
 
 
-def test_confident_and_doubtful_windows_of_a_batch_get_what_they_get_alone(speech, loops_unseen):
+def test_confident_and_doubtful_windows_of_a_batch_get_what_they_get_alone(speech):
     windows = [Window(str(b), noise(b, 1.0 + b)) for b in range(3)]
     options = Options(adapt=Adaptation(samples=5, steps=2), **QUICK)
     doubts = [d.adaptation.trace.steps[0] for d in decode(speech, windows, options, ["en"] * 3)]

@@ -178,7 +178,7 @@ class Episode(Generic[P, E, S]):
                 prepared = row.source.select([row.index])
                 (tree,) = _search(self.policy, self.policy.encode(prepared), [row])
                 row.tree = replace(tree, log_pi=None)
-            row.trace.stopped = confident(row.tree, row.options.gate, self.text)
+            row.trace.stopped = confident(row.tree, row.options.gate)
 
     def _batch(self, sharing: Sharing, rows: list[EpisodeRow[P]]) -> _Batch[P, E]:
         """The joined inputs of these rows, reusing what was joined at the step before."""

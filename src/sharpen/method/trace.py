@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sharpen.method import guard
 from sharpen.method.adaptation import StopRule
 from sharpen.method.objectives import Group
 from sharpen.method.tree import HypothesisTree
@@ -85,12 +84,9 @@ def summary(
     )
 
 
-def confident(tree: HypothesisTree, gate: float, text: Text | None = None) -> str:
-    """Why an input with these hypotheses is left alone, or nothing: a loop is sure of itself, and no answer."""
+def confident(tree: HypothesisTree, gate: float) -> str:
+    """Why an input with these hypotheses is left alone, or nothing."""
     if gate <= 0:
-        return ""
-    best = max(tree.hypotheses, key=lambda y: y.logprob / len(y))
-    if text is not None and guard.repeats(text(best.content)):
         return ""
     mean = math.fsum(tree.entropies[node] for y in tree.hypotheses for node in y.nodes) / sum(map(len, tree.hypotheses))
     return f"confident: {mean:.2f} nats a token" if mean < gate else ""
