@@ -41,7 +41,7 @@ bench: $(READY)  ## speed and memory, compared with a straightforward implementa
 
 pages: $(READY)  ## docs/results/*.md and their figures, from the rows in results/
 	SHARPEN=$(BIN)/sharpen scripts/pages.sh
-	$(BIN)/python scripts/summary_table.py --figure docs/figures/summary.png
+	$(BIN)/python scripts/effort_table.py --figure docs/figures/frontier.png
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -4,9 +4,9 @@
 
 Prints latency, throughput, the growth of the server's memory, how many texts differ from those of lone requests (by
 rounding), and how many were crossed, that is nearer to the text of another clip. It starts two servers on the loopback
-address, one after the other: one with room for one window, one with room for many. What follows -- is for the second:
-`-- --engine ray --replicas 2`. Ends with 1 where a request was lost or crossed, or a bad one had another answer than it
-should.
+address, one after the other: one that has one window at a time, with all threads, and one with room for many. What
+follows -- is for the second: `-- --engine ray --replicas 2 --threads 1`. Ends with 1 where a request was lost or
+crossed, or a bad one had another answer than it should.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BAD = {  # and how each should end
 @contextmanager
 def served(model: str, *arguments: str):
     """A server's URL and process."""
-    command = [sys.executable, "-m", "sharpen", "serve", "--model", model, "--port", "0", "--threads", "1"]
+    command = [sys.executable, "-m", "sharpen", "serve", "--model", model, "--port", "0"]
     process = subprocess.Popen(
         [*command, "--queue", "256", "--busy", "1000", *arguments], stderr=subprocess.PIPE, text=True
     )
@@ -159,7 +159,7 @@ def main() -> int:
     parser.add_argument("--model", default="tiny.en")
     parser.add_argument("server", nargs="*", metavar="-- ARGUMENTS", help="of the server with many clients")
     args = parser.parse_args()
-    with served(args.model, "--rows", "1", "--upload-seconds", "5") as (url, _):
+    with served(args.model, "--rows", "1", "--lanes", "1", "--upload-seconds", "5") as (url, _):
         combinations = len(EXAMPLES) * 2 * len(ASKED)
         alone, seconds = run(url, min(args.requests, combinations), 1, 0.0, random.Random(0))
         print(json.dumps({"one at a time": summary(alone, seconds)}))

@@ -41,6 +41,11 @@ page languages-without-loop languages --against source,beam,em-tok --without com
 page tune tune
 page choosing choosing --against source,beam
 page frontier-gaussian frontier-gaussian --against source,beam --frontier docs/figures/frontier-gaussian.png
+page frontier-noises frontier-noises --against source,beam --frontier docs/figures/frontier-noises.png
+page frontier-accents frontier-accents --against source,beam --frontier docs/figures/frontier-accents.png
+page frontier-languages frontier-languages --against source,beam --frontier docs/figures/frontier-languages.png
+page frontier-tiny frontier-tiny --against source,beam --frontier docs/figures/frontier-tiny.png
+page ls-gs10-small ls-gs10-small
 page frontier-clean frontier-clean --against source,beam --frontier docs/figures/frontier-clean.png
 page guard-cv guard-cv
 page padding-cv padding-cv

@@ -1,14 +1,12 @@
-"""Prints the table of docs/results.md from the rows in results/, or draws the figure of the README.
+"""Prints the table of docs/results.md from the rows in results/.
 
     python scripts/summary_table.py
-    python scripts/summary_table.py --figure docs/figures/summary.png
 
 A test compares the page with the table, cell by cell.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +14,6 @@ from pathlib import Path
 
 from sharpen.evaluation.report import document, paper
 from sharpen.evaluation.report.comparisons import LineResult
-from sharpen.evaluation.report.drawing import COLOURS, INK, LINE, SOFT, new_figure, save_figure
 from sharpen.evaluation.report.lines import read
 from sharpen.evaluation.report.markup import bounds, percent
 from sharpen.evaluation.report.statistics import Interval
@@ -145,47 +142,7 @@ def _paper_rate(table: str, name: str, method: str) -> float:
     return paper.table(table)["rows"][method][name]
 
 
-def draw(path: str) -> None:
-    """WER of the three methods as bars, the loops of beam search left out."""
-    shown = {
-        "Gaussian noise": "Gaussian noise, loop left out",
-        "eight other noises": "eight noises, loop left out",
-        "Chinese accent": "Chinese accent, loop left out",
-        "seven languages": "seven languages, loop left out",
-    }
-    names = {
-        "source": "Whisper as it is",
-        "beam": "beam search, about 2 times the time",
-        "em-tok-b": "adapted with em-tok-b, about 30 times the time",
-    }
-    by_label = {line.label: cells(line) for line in LINES}
-    figure = new_figure(8.4, 3.4)
-    axes = figure.subplots()
-    for k, (method, name) in enumerate(names.items()):
-        rates = [float(by_label[label][HEAD.index(method)]) for label in shown.values()]
-        places = [i + 0.27 * (k - 1) for i in range(len(shown))]
-        bars = axes.bar(places, rates, 0.25, color=COLOURS[method], label=name)
-        axes.bar_label(bars, [f"{rate:.1f}" for rate in rates], padding=2, fontsize=9, color=INK)
-    ticks = [f"{name}\n{by_label[label][1]} utterances" for name, label in shown.items()]
-    axes.set_xticks(range(len(shown)), ticks, color=INK)
-    axes.set_ylabel("WER %, lower is better", color=INK)
-    axes.tick_params(colors=SOFT, labelcolor=INK, labelsize=9, length=0)
-    axes.margins(y=0.1)
-    axes.grid(axis="y", color=LINE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines[["bottom"]].set_color(LINE)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
-    save_figure(figure, path, dpi=150, facecolor="white")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", metavar="FILE", help="draw instead of printing")
-    args = parser.parse_args()
-    if args.figure:
-        draw(args.figure)
-        return
     print("| " + " | ".join(HEAD) + " |")
     print("|---|" + "---:|" * (len(HEAD) - 1))
     for line in LINES:

@@ -1,0 +1,105 @@
+"""Prints the table of the README from the rows in results/frontier-*: what each effort gains and costs; or draws it.
+
+    python scripts/effort_table.py
+    python scripts/effort_table.py --figure docs/figures/frontier.png
+
+A search repeats itself now and then, up to the length limit, and one such text can have more errors than all others of
+a run. A second line of the table leaves out the utterances on which some setting does, for all settings; so does the
+figure. A test compares the README with the table, cell by cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import cache
+from pathlib import Path
+
+from sharpen.evaluation.report import drawing
+from sharpen.evaluation.report.frontier import BEAM, WIDE, FrontierPoint, RunFrontier, effort_names, figure, frontiers
+from sharpen.evaluation.report.lines import read
+from sharpen.evaluation.report.markup import bounds, percent
+from sharpen.evaluation.report.statistics import Interval
+from sharpen.evaluation.runs.rows import Row
+from sharpen.method import guard
+
+RESULTS = Path(__file__).parent.parent / "results"
+RUNS = {  # condition, as the README names it -> folder of its rows
+    "Gaussian noise": "frontier-gaussian",
+    "eight other noises": "frontier-noises",
+    "Chinese accent": "frontier-accents",
+    "seven languages": "frontier-languages",
+    "Gaussian noise, tiny": "frontier-tiny",
+    "clean": "frontier-clean",
+}
+EFFORTS = ("normal", "high")
+HEAD = (
+    "condition", "utterances", "greedy", "beam 5", "beam 16", *EFFORTS,
+    "normal − beam 5", "time ×", "high − beam 5", "time ×", "high − beam 16",
+)  # fmt: skip
+
+
+@cache
+def rows(condition: str) -> list[Row]:
+    return list(read([RESULTS / RUNS[condition]]))
+
+
+@cache
+def loops(condition: str) -> frozenset[tuple[str, str]]:
+    """The utterances on which some setting repeats itself."""
+    return frozenset((row.domain, row.id) for row in rows(condition) if guard.repeats(row.text or ""))
+
+
+@cache
+def frontier(condition: str, with_loops: bool = True) -> RunFrontier:
+    """The settings of a run, on the utterances that all of them have."""
+    kept = [row for row in rows(condition) if with_loops or (row.domain, row.id) not in loops(condition)]
+    (found,) = frontiers({condition: kept}, effort_names())
+    return found
+
+
+def points(condition: str, with_loops: bool = True) -> dict[str, FrontierPoint]:
+    """The settings of a run by name: greedy, beam 16, and the efforts, of which plain is the beam of 5."""
+    found = frontier(condition, with_loops).points
+    return {"beam 5" if point.label == "plain" else point.label: point for point in found}
+
+
+def signed(x: Interval) -> str:
+    """A difference with its interval, bold where that excludes zero."""
+    text = f"{percent(x.value, signed=True)} {bounds(x.low, x.high, signed=True)}"
+    return f"**{text}**" if x.low > 0 or x.high < 0 else text
+
+
+def cells(condition: str, with_loops: bool = True) -> tuple[str, ...]:
+    """A line of a condition."""
+    of = points(condition, with_loops)
+    differences = []
+    for effort in EFFORTS:
+        differences += [signed(of[effort].against[BEAM].difference), f"{of[effort].times:.1f}"]
+    return (
+        f"[{condition}](docs/results/{RUNS[condition]}.md)" + ("" if with_loops else ", loops left out"),
+        str(sum(frontier(condition, with_loops).utterances.values())),
+        *(percent(of[name].wer.value) for name in HEAD[2:7]),
+        *differences,
+        signed(of["high"].against[WIDE].difference),
+    )
+
+
+def table() -> list[str]:
+    """The lines of the table in markdown."""
+    made = ["| " + " | ".join(HEAD) + " |", "|---|" + "---:|" * (len(HEAD) - 1)]
+    lines = [(name, with_loops) for name in RUNS for with_loops in (True, False) if with_loops or loops(name)]
+    return made + ["| " + " | ".join(cells(*line)) + " |" for line in lines]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", metavar="FILE", type=Path, help="draw instead of printing")
+    args = parser.parse_args()
+    if args.figure:
+        drawing.as_png(figure([frontier(condition, with_loops=False) for condition in RUNS]), args.figure)
+    else:
+        print("\n".join(table()))
+
+
+if __name__ == "__main__":
+    main()
