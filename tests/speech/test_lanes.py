@@ -175,3 +175,5 @@ def test_a_lane_for_each_thread_within_reason(small, monkeypatch):
     for threads, expected in ((1, 1), (3, 3), (64, lanes.MOST)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         assert default_lanes(small.speech) == expected
+    monkeypatch.setattr(lanes, "WIDEST", 8)  # narrower than this model
+    assert default_lanes(small.speech) == 1

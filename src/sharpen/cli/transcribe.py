@@ -72,7 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_machine(group, preset=None)
     group.add_argument("--lanes", type=positive, metavar="N",
         help="recordings at the same time, with their share of the threads (default: one for each thread of a CPU, at "
-        "most 4; one with --deadline or --budget)")  # fmt: skip
+        "most 4; one with models larger than small, --deadline or --budget)")  # fmt: skip
 
 
 def _transcribe(args: argparse.Namespace) -> int:

@@ -27,7 +27,11 @@ class ServerLimits:
     max_connections: int = option(256, "connections at once", least=1)
     queue: int = option(64, "recordings accepted and not yet done; more are refused with 429", least=1)
     rows: int = option(8, "windows that adapt side by side", least=1)
-    lanes: int = option(0, "threads that work on windows; 0: one for each thread of the CPU, at most 4", least=0)
+    lanes: int = option(
+        0,
+        "threads that work on windows; 0: one for each thread of the CPU, at most 4, one for models larger than small",
+        least=0,
+    )
     together: int = option(
         8, "windows that the source model decodes at once; more would keep the others waiting", least=1
     )
