@@ -50,3 +50,4 @@ page frontier-clean frontier-clean --against source,beam --frontier docs/figures
 page guard-cv guard-cv
 page padding-cv padding-cv
 page padding-ls padding-ls
+page padding-noises padding-noises

@@ -14,8 +14,9 @@ import pytest
 
 from sharpen.cli import main
 from sharpen.evaluation.report import document
-from sharpen.evaluation.report.lines import read
+from sharpen.evaluation.report.lines import group_lines, read
 from sharpen.evaluation.report.markup import bounds, percent
+from sharpen.evaluation.report.statistics import compare
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -33,7 +34,7 @@ def load_script(name):
 
 summary = load_script("summary_table")
 efforts = load_script("effort_table")
-BEAM, WIDE, PAPER = efforts.BEAM, efforts.WIDE, "paper"
+BEAM, WIDE, LS = efforts.BEAM, efforts.WIDE, "librispeech-test-other"
 
 
 def table_of(text):
@@ -415,6 +416,23 @@ def missing(page, lines):
     made, text = list(lines), (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     assert len(made) > 3
     return [line for line in made if line not in text]
+
+
+def test_what_condensed_padding_costs():
+    found = {
+        line.settings.get("padding", "full"): line for line in group_lines(read([ROOT / "results/padding-noises"]))[LS]
+    }
+    pair = compare(found["condensed"].items(), found["full"].items())
+    x, texts = pair.difference, [{(r.domain, r.id): r.text for r in line.rows} for line in found.values()]
+    assert -0.003 < x.low < x.high < 0.003
+    same = sum(texts[0][key] == text for key, text in texts[1].items())
+    time = sum(row.seconds for row in found["condensed"].rows) / sum(row.seconds for row in found["full"].rows)
+    said = (
+        f"against full {percent(x.value, signed=True)} {bounds(x.low, x.high, signed=True)} points, {pair.helped} "
+        f"utterances helped, {pair.hurt} hurt, {same} of {len(texts[0])} texts the same to the letter, in "
+        f"{100 * time:.0f} % of the time"
+    )
+    assert said in " ".join((ROOT / "docs" / "speed.md").read_text(encoding="utf-8").split())
 
 
 def test_the_tables_of_silence_are_those_of_the_rows():

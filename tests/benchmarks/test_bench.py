@@ -99,7 +99,10 @@ def test_efforts_are_compared_by_their_means():
     assert [one["faster_than_paper"] for one in rows] == pytest.approx([21.0, 21 / 2.6, 21 / 8, 1.0])
     assert [one["left_alone"] for one in rows] == [2, 1, 0, 0]
     lines = as_text(result).splitlines()
-    assert lines[0] == "The default effort takes 2.6 times a beam search of 5; the paper's setting 21 times."
+    assert lines[0] == (
+        "The default effort takes 2.6 times a beam search of 5 (it left 1 of 2 utterances alone); the paper's setting "
+        "21 times."
+    )
     table = [re.split(" {2,}", line) for line in lines[2:7]]
     assert table == [
         ["effort", "n", "seconds", "times plain", "paper / it", "left alone"],
