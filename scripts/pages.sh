@@ -51,3 +51,4 @@ page guard-cv guard-cv
 page padding-cv padding-cv
 page padding-ls padding-ls
 page padding-noises padding-noises
+with_figures polish-samples polish-samples --against source,beam,em-tok

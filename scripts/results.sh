@@ -66,12 +66,14 @@ for name in "$@"; do
         noisy --preset fast --model tiny --methods source,beam,greedy-em,em-tok,em-tok-b --limit 40 --out results/ls-gs10-tiny ;;
     small-beam) # after sharpen models fetch small; beside gaussian
         sharpen evaluate "$ls" --noise GS --snr 10 --model small --effort plain --batch-size 1 --threads 1 --out results/ls-gs10-small ;;
-    polish) # beside the rows of languages with G = 16; the same folder name, so that the corpus has the same
+    polish)
         mkdir -p runs/commonvoice-multilingual
         grep '"language": "pl"' "$data/commonvoice-multilingual/manifest.jsonl" |
             sed "s|\"audio_filepath\": \"|&$(realpath "$data")/commonvoice-multilingual/|" > runs/commonvoice-multilingual/manifest.jsonl
         evaluate runs/commonvoice-multilingual/manifest.jsonl --preset fastest --methods em-tok,em-tok-b --samples 1,4,64 \
-            --out results/polish-samples ;;
+            --out results/polish-samples
+        evaluate runs/commonvoice-multilingual/manifest.jsonl --preset fastest --methods source,beam,em-tok,em-tok-b \
+            --samples 16 --out results/polish-samples ;;
     small) # beside gs10 and sizes
         noisy --preset fastest --model small --methods source,beam,em-tok-b --limit 40 --out results/ls-gs10-small ;;
     moonshine) # beside Whisper on the same utterances; a preset is for Whisper, which has padding
