@@ -70,9 +70,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--quiet", "-q", action="store_true", help="no progress bar")
     group = parser.add_argument_group("machine")
     machine.add_machine(group, preset=None)
-    group.add_argument("--lanes", type=positive, metavar="N",
-        help="recordings at the same time, with their share of the threads (default: one for each thread of a CPU, at "
-        "most 4; one with models larger than small, --deadline or --budget)")  # fmt: skip
+    group.add_argument("--lanes", type=positive, metavar="N", default=1,
+        help="recordings at the same time, with their share of the threads: faster, but rounding and so a word may "
+        "differ from run to run (default: 1)")  # fmt: skip
 
 
 def _transcribe(args: argparse.Namespace) -> int:
@@ -92,7 +92,6 @@ def _transcribe(args: argparse.Namespace) -> int:
 
     from sharpen.models.load import load_speech
     from sharpen.speech.files import transcribe_files
-    from sharpen.speech.lanes import default_lanes
     from sharpen.speech.transcribe import Model
 
     gc.freeze()
@@ -106,16 +105,10 @@ def _transcribe(args: argparse.Namespace) -> int:
     model.check(options)
     report = _Report(len(args.files), args.quiet, options.adapt.steps if options.adapt else 0)
     folder = args.output_dir or "."
-    lanes = min(args.lanes or (1 if _hurried(options) else default_lanes(model.speech)), len(args.files))
     events = transcribe_files(
-        model, args.files, options, folder, formats, report.on_step, subtitles, args.resume, lanes
+        model, args.files, options, folder, formats, report.on_step, subtitles, args.resume, args.lanes
     )
     return report.run(events)
-
-
-def _hurried(options: Options) -> bool:
-    """Whether a recording has only so much time: then it is not to share the machine."""
-    return options.deadline is not None or options.budget is not None
 
 
 def make_options(args: argparse.Namespace, effort: str = DEFAULT) -> Options:

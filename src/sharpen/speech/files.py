@@ -107,7 +107,9 @@ def transcribe_files(
                 state.files.discard()
             pending.append(Event(state.source, "failed", job.audio.duration, reason=reason(error)))
 
-        for job, new in run_in_lanes(model.speech, jobs(), lanes, options.batch_size, on_step, failed):
+        for job, new in run_in_lanes(
+            model.speech, jobs(), min(lanes, len(stems) or 1), options.batch_size, on_step, failed
+        ):
             yield from pending
             pending.clear()
             yield from _advance(job, new, open_jobs[job])
