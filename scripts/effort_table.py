@@ -17,7 +17,7 @@ from pathlib import Path
 from sharpen.evaluation.report import drawing
 from sharpen.evaluation.report.frontier import BEAM, WIDE, FrontierPoint, RunFrontier, effort_names, figure, frontiers
 from sharpen.evaluation.report.lines import read
-from sharpen.evaluation.report.markup import bounds, percent
+from sharpen.evaluation.report.markup import difference, percent
 from sharpen.evaluation.report.statistics import Interval
 from sharpen.evaluation.runs.rows import Row
 from sharpen.method import guard
@@ -64,9 +64,7 @@ def points(condition: str, with_loops: bool = True) -> dict[str, FrontierPoint]:
 
 
 def signed(x: Interval) -> str:
-    """A difference with its interval, bold where that excludes zero."""
-    text = f"{percent(x.value, signed=True)} {bounds(x.low, x.high, signed=True)}"
-    return f"**{text}**" if x.low > 0 or x.high < 0 else text
+    return difference(x.value, x.low, x.high)
 
 
 def cells(condition: str, with_loops: bool = True) -> tuple[str, ...]:

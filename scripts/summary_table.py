@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sharpen.evaluation.report import document, paper
+from sharpen.evaluation.report import document, markup, paper
 from sharpen.evaluation.report.comparisons import LineResult
 from sharpen.evaluation.report.lines import read
-from sharpen.evaluation.report.markup import bounds, percent
+from sharpen.evaluation.report.markup import percent
 from sharpen.evaluation.report.statistics import Interval
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -112,8 +112,7 @@ def difference(result: LineResult, method: str, column: str = "") -> Interval:
 
 def _difference(result: LineResult, method: str, line: SummaryLine) -> str:
     x = difference(result, method, line.column)
-    text = f"{percent(x.value, signed=True)} {bounds(x.low, x.high, signed=True)}"
-    return f"**{text}**" if x.low > 0 or x.high < 0 else text
+    return markup.difference(x.value, x.low, x.high)
 
 
 def _time(result: LineResult, other: LineResult, line: SummaryLine) -> str:

@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from models.small import small_checkpoint
 from speechlike import EXAMPLES, manifest, with_noise
 
 from sharpen.method.adaptation import Adaptation
+from sharpen.models.whisper_speech import WhisperSpeech
+from sharpen.serving import batch as lanes
 from sharpen.serving.batch import EpisodeBatch
 from sharpen.serving.errors import ApiError
 from sharpen.serving.events import Failed, Finished, SourceTold, StepTold, WindowTold
@@ -334,3 +338,12 @@ def test_several_texts_of_a_window_that_has_no_time_for_a_beam(model, running):
     assert [len(window.readings) for window in late.readings] == [1]
     assert source_key(options) == source_key(replace(NORMAL, confidence=True, vad_filter=True))
     assert source_key(options) != source_key(replace(options, decode="greedy", n_best=1))
+
+
+def test_a_lane_for_each_thread_within_reason(monkeypatch):
+    speech = WhisperSpeech(small_checkpoint())
+    for threads, expected in ((1, 1), (3, 3), (64, lanes.MOST_LANES)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert lanes.default_lanes(speech) == expected
+    monkeypatch.setattr(lanes, "WIDEST", 8)  # narrower than this model
+    assert lanes.default_lanes(speech) == 1

@@ -11,11 +11,11 @@ from speechlike import EXAMPLES, manifest
 
 from sharpen.method.adaptation import Adaptation
 from sharpen.models.whisper_speech import WhisperSpeech
-from sharpen.speech import lanes, transcribe
+from sharpen.speech import transcribe
 from sharpen.speech.answers import Decoded
 from sharpen.speech.audio import Audio
 from sharpen.speech.files import transcribe_files
-from sharpen.speech.lanes import default_lanes, run_in_lanes
+from sharpen.speech.lanes import run_in_lanes
 from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model, run
 
@@ -169,11 +169,3 @@ def test_a_mistake_of_the_jobs_reaches_the_caller(small):
     with pytest.raises(ValueError, match="no more"):
         list(run_in_lanes(small.speech, broken(), 2))
     assert not any(thread.name == "lane" for thread in threading.enumerate())
-
-
-def test_a_lane_for_each_thread_within_reason(small, monkeypatch):
-    for threads, expected in ((1, 1), (3, 3), (64, lanes.MOST)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert default_lanes(small.speech) == expected
-    monkeypatch.setattr(lanes, "WIDEST", 8)  # narrower than this model
-    assert default_lanes(small.speech) == 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from sharpen.models.speech import SpeechModel
 from sharpen.serving.costs import Costs, warm_up
 from sharpen.serving.errors import stopping
@@ -16,9 +18,10 @@ from sharpen.serving.limits import ServerLimits
 from sharpen.serving.line import WaitingLine
 from sharpen.serving.metrics import Metrics
 from sharpen.serving.ticket import Ticket
-from sharpen.speech.lanes import default_lanes
 
 LAST_TURN = 60.0  # seconds that the end waits for it
+MOST_LANES = 4  # unless told otherwise: each has its own hypotheses and gradients in memory
+WIDEST = 768  # the states of whisper-small; a larger model has one lane, for the sake of memory
 
 
 class EpisodeBatch:
@@ -67,3 +70,10 @@ class EpisodeBatch:
             ticket.finish()
         else:
             self._line.add(ticket)
+
+
+def default_lanes(speech: SpeechModel) -> int:
+    """One for each thread of a CPU, within reason; one for a large model, and on a device that does much at once."""
+    weights = [norm.weight for norm in speech.policy.norms()]
+    alone = any(weight.device.type != "cpu" or weight.numel() > WIDEST for weight in weights)
+    return 1 if alone else min(torch.get_num_threads(), MOST_LANES)

@@ -18,25 +18,14 @@ import torch
 
 from sharpen.method.adapt import StepCallback
 from sharpen.method.trace import Step
-from sharpen.models.speech import FrameModel, SpeechModel
+from sharpen.models.speech import SpeechModel
 from sharpen.speech.job import Job
 from sharpen.speech.longform import Segment
 from sharpen.speech.transcribe import run
 
 LAST_STEP = 30.0  # seconds; a second interrupt does not wait
-MOST = 4  # unless told otherwise: each lane has its own hypotheses and gradients in memory
-WIDEST = 768  # the states of whisper-small; a larger model needs the memory for one lane, and shares its threads better
 
 Done = tuple[Job, list[Segment]]
-
-
-def default_lanes(speech: SpeechModel) -> int:
-    """One for each thread of a CPU, within reason; one for a large model, and on a device that does much at once."""
-    if isinstance(speech, FrameModel):
-        return 1  # it has no search: threads share its large products well
-    weights = [norm.weight for norm in speech.policy.norms()]
-    alone = any(weight.device.type != "cpu" or weight.numel() > WIDEST for weight in weights)
-    return 1 if alone else min(torch.get_num_threads(), MOST)
 
 
 def run_in_lanes(

@@ -66,6 +66,12 @@ def bounds(low: float, high: float, *, signed: bool = False) -> str:
     return f"[{percent(low, signed=signed)}, {percent(high, signed=signed)}]"
 
 
+def difference(value: float, low: float, high: float) -> str:
+    """A difference of rates with its interval, in markdown bold where that excludes zero."""
+    text = f"{percent(value, signed=True)} {bounds(low, high, signed=True)}"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
 def as_markdown(table: Table, level: int = 3) -> str:
     lines = [f"{'#' * level} {markdown(table.title)}", "", _md_row(map(markdown, table.head))]
     lines.append("|---|" + "---:|" * (len(table.head) - 1))
