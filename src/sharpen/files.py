@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -20,9 +21,14 @@ def behind_links(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def aside_of(path: Path) -> Path:
-    """A free name in the same folder; short, since the path's own name may be as long as the file system allows."""
-    return path.with_name(f".{secrets.token_hex(8)}.part")
+def aside_of(path: Path, *, again: bool = False) -> Path:
+    """A free name in the same folder; short, since the path's own name may be as long as the file system allows.
+
+    `again`: the same name at every call for the path. What a killed process left there is then replaced by the next
+    one; the caller sees to it that there is one at a time.
+    """
+    unique = hashlib.blake2b(path.name.encode(), digest_size=8).hexdigest() if again else secrets.token_hex(8)
+    return path.with_name(f".{unique}.part")
 
 
 def write_text(path: str | Path, text: str) -> Path:

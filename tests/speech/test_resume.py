@@ -20,6 +20,7 @@ from sharpen.speech.decoding import decode
 from sharpen.speech.efforts import effort_options
 from sharpen.speech.files import transcribe_files
 from sharpen.speech.longform import Segment
+from sharpen.speech.output import TranscriptFiles
 from sharpen.speech.resume import restored
 from sharpen.speech.transcribe import Model
 from sharpen.speech.words import Word
@@ -125,6 +126,15 @@ def test_another_recording_model_or_option_is_refused(tiny, base, recording, beg
     write(other, samples)
     assert "belongs to another audio" in failure(tiny, other, WAYS["plain"], begun)
     assert contents(begun) == before
+
+
+def test_what_a_killed_run_left_is_gone_with_the_next(tiny, recording, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(TranscriptFiles, "discard", lambda self: None)  # a killed process cleans nothing up
+        run(tiny, recording, WAYS["plain"], tmp_path, windows=1, monkeypatch=monkeypatch)
+    assert len(contents(tmp_path)) == 4  # a part of each file, and what is finished
+    run(tiny, recording, WAYS["plain"], tmp_path, monkeypatch=monkeypatch)
+    assert sorted(contents(tmp_path)) == ["talk.json", "talk.srt", "talk.txt"]
 
 
 def test_a_line_cut_off_by_a_kill_is_dropped(tiny, recording, begun, tmp_path_factory, monkeypatch):

@@ -82,7 +82,11 @@ def transcribe_files(
                     rate = model.speech.sampling_rate
                     audio = open_audio(sys.stdin.buffer if source == STDIN else source, sampling_rate=rate)
                     job = model.job(audio, options)
-                    files = TranscriptFiles(output_dir, stems[source], formats, subtitles) if formats else None
+                    files = (
+                        TranscriptFiles(output_dir, stems[source], formats, subtitles, again=resume)
+                        if formats
+                        else None
+                    )
                     side = ResumeFile(Path(output_dir) / (stems[source] + SUFFIX), job) if resume else None
                     if side is not None:
                         stack.callback(side.close)

@@ -27,7 +27,7 @@ STDIN_STEM = "stdin"
 
 
 class TranscriptFiles:
-    """The output files of one input.
+    """The output files of one input. `again`: what a killed run left of them is replaced; one process at a time.
 
     with TranscriptFiles(directory, stem, ["srt", "json"]) as files:
         for segment in segments:
@@ -36,11 +36,18 @@ class TranscriptFiles:
     """
 
     def __init__(
-        self, output_dir: str | Path, stem: str, formats: Iterable[str], subtitles: Subtitles | None = None
+        self,
+        output_dir: str | Path,
+        stem: str,
+        formats: Iterable[str],
+        subtitles: Subtitles | None = None,
+        *,
+        again: bool = False,
     ) -> None:
         self.formats = parse_formats(formats)
         self._writers = {name: WRITERS[name](subtitles or Subtitles()) for name in self.formats}
         self.paths = {name: Path(output_dir) / f"{stem}.{name}" for name in self.formats}
+        self._again = again
         self._open: dict[str, IO[str]] = {}
         self._texts: list[str] = []
 
@@ -48,8 +55,8 @@ class TranscriptFiles:
         try:
             for name, path in self.paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                aside = aside_of(behind_links(path))
-                self._open[name] = aside.open("x", encoding="utf-8", newline="\n")
+                aside = aside_of(behind_links(path), again=self._again)
+                self._open[name] = aside.open("w" if self._again else "x", encoding="utf-8", newline="\n")
                 self._writers[name].start(self._open[name])
         except OSError as error:
             self.discard()
