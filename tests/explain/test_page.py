@@ -162,6 +162,21 @@ def test_words_to_doubt_come_with_what_else_they_may_be(explanation):
     assert "ferry91% likely to be rightbefore it: old 20%behind it: x 30%" in shown
     assert [a["class"] for a in page.all("span", tabindex="0")] == ["e4 others", "e0 others", "e1"]
     assert "Which words to doubt" not in as_html([explanation])
+    assert "when it was said" not in shown
+
+
+def test_words_with_times_say_when_they_were_said(explanation):
+    words = (
+        Word(" the", 1.2, 1.36, 0.9, confidence=0.95),
+        Word(" night", 1.36, 1.8, 0.9, 0.35, (Alternative("knight", 0.4),)),
+    )
+    segment = Segment(0, 0, 0.0, 2.0, " the night", (), 0.0, 0.0, 1.0, 0.0, (), (), words, 0.7, 0.25, "")
+    page = Page(as_html([replace(explanation, more=trust_section([segment]))]))
+    shown = "".join(page.text)
+    assert "to see when it was said and what other hypotheses have in its place" in shown
+    assert "night35% likely to be right1.36 to 1.80 sknight 40%" in shown
+    assert [a["title"] for a in page.all("span", **{"class": "sure"})] == ["1.20 to 1.36 s"]
+    assert len(page.all("span", tabindex="0")) == 1
 
 
 def test_text_for_the_terminal(explanation):

@@ -1,10 +1,13 @@
-"""Which words of a window to doubt, as a section of the page: each word with its confidence, and what else it may be.
+"""Which words of a window to doubt, as a section of the page: each word with its confidence, its times if they are
+known, and what else it may be.
 
-The others show when a word is pointed at, clicked, or reached with the keyboard; the page needs no script for it.
+The others show when a word is pointed at, clicked, or reached with the keyboard; the page needs no script for it. A
+word that is certain and has no others is no stop of the keyboard: its times show where the mouse points.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from html import escape
@@ -24,10 +27,16 @@ def trust_section(segments: Sequence[Segment]) -> str:
     return (
         "<section><h3>Which words to doubt</h3>"
         + "".join(f"<p class='note'>unreliable: {escape(note)}</p>" for note in notes)
-        + f"<p class='facts'>Expected word error rate: {wrong:.0%}. Strong colours are doubtful words. Point "
-        "at a coloured or underlined word, or move to it with the tab key, to see what other hypotheses have in its "
-        f"place.</p><p class='tokens doubts'>{''.join(map(_shown, words))}</p></section>"
+        + f"<p class='facts'>Expected word error rate: {wrong:.0%}. Colour is here the chance that a word is wrong. "
+        "Point at a coloured or underlined word, click it, or move to it with the tab key, to see "
+        f"{'when it was said and ' * any(map(_timed, words))}what other hypotheses have in its place.</p>"
+        f"{_legend()}<p class='tokens doubts'>{''.join(map(_shown, words))}</p></section>"
     )
+
+
+def _legend() -> str:
+    swatches = "".join(f'<li><i class="e{k}"></i>{low:.0%}</li>' for k, low in enumerate((0.0, *DOUBTS)))
+    return f"<ul class='legend' aria-label='Chance that a word is wrong'><li>right</li>{swatches}<li>wrong</li></ul>"
 
 
 def _shown(word: Word) -> str:
@@ -39,12 +48,17 @@ def _shown(word: Word) -> str:
     text = word.word.lstrip()
     gap = " " * (text != word.word)
     level = bisect_right(DOUBTS, round(1 - word.confidence, 6))
+    when = f"{word.start:.2f} to {word.end:.2f} s" if _timed(word) else ""
     if not others and level == 0:
-        return f"{gap}{escape(text)}"
-    note = f"<b>{word.confidence:.0%}</b> likely to be right"
+        return f'{gap}<span class="sure" title="{when}">{escape(text)}</span>' if when else f"{gap}{escape(text)}"
+    note = f"<b>{word.confidence:.0%}</b> likely to be right" + (f"<span>{when}</span>" if when else "")
     rest = "".join(f"<span>{line}</span>" for line in others)
     hidden = f'<span class="note-of" role="note">{note}{rest}</span>'
     return f'{gap}<span class="e{level}{" others" * bool(others)}" tabindex="0">{escape(text)}{hidden}</span>'
+
+
+def _timed(word: Word) -> bool:
+    return not math.isnan(word.start)
 
 
 def _lines(some: Sequence[Alternative], form: str) -> list[str]:
