@@ -1,5 +1,5 @@
-"""What scripts/fit_confidence.py and scripts/confidence_table.py share: rows of answers, which words of them are right,
-and how well numbers tell right words from wrong ones.
+"""What the scripts about confidence share: rows of answers, which words of them are right, and how well numbers tell
+right words from wrong ones.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from sharpen.speech.evidence import Evidence, WindowEvidence, evidence
 from sharpen.speech.longform import Segment, segments
 
 MODES = ("greedy", "beam", "adapted")
-MULTILINGUAL = 51865  # the vocabulary of whisper-base
+MULTILINGUAL, ENGLISH = 51865, 51864  # tokens of the two vocabularies
+CORPORA = {"speechocean762": "Chinese accent", "speechocean762-b": "Chinese accent"}
+CORPORA |= {"commonvoice-multilingual": "seven languages"}
 GAP = " "
 
 
@@ -59,8 +62,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def judged(rows: Sequence[dict[str, Any]]) -> Iterator[Judged]:
     """Every answer of every row that is speech."""
-    tokenizer = WhisperTokenizer.of_kind(MULTILINGUAL)
     for row in rows:
+        tokenizer = tokenizer_of(row)
         for mode, decoded in answers(row, tokenizer).items():
             made = segments(tokenizer, decoded, 0.0, row["audio"])
             if not decoded.is_speech or not made:
@@ -72,6 +75,20 @@ def judged(rows: Sequence[dict[str, Any]]) -> Iterator[Judged]:
             said = [normalise(e.word).split() for some in known.words for e in some]
             right = tuple(marks(reference.split(), said))
             yield Judged(row, mode, decoded, tuple(made), known, right, counts.errors, len(reference.split()))
+
+
+def tokenizer_of(row: dict[str, Any]) -> WhisperTokenizer:
+    return _tokenizer(ENGLISH if row["model"].endswith(".en") else MULTILINGUAL)
+
+
+@cache
+def _tokenizer(size: int) -> WhisperTokenizer:
+    return WhisperTokenizer.of_kind(size)
+
+
+def condition(row: dict[str, Any]) -> str:
+    """What a line of a table is about: a noise, or a corpus of another kind of speech."""
+    return CORPORA.get(row["set"], row["condition"])
 
 
 def answers(row: dict[str, Any], tokenizer: TokenText) -> dict[str, Decoded]:

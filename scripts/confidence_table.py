@@ -1,16 +1,14 @@
 """How well the confidence of words, and what is called unreliable, agree with what is right: from collected rows.
 
-    python scripts/fit_confidence.py collect DATA/librispeech-test-other --limit 16 --noise-dir DATA/ms-snsd \\
-        --conditions clean,AC@10,MU@10,GS@10 --rows results/confidence/test-other.jsonl
-    python scripts/confidence_table.py results/confidence/test-other.jsonl --pool AC@10+MU@10 \\
-        --figure docs/figures/confidence.png
+    python scripts/confidence_table.py results/confidence/{test-other,accents,languages}.jsonl --pool AC@10+MU@10 \\
+        --figure docs/figures/confidence.png > docs/confidence-tables.md
 
-Rows may be of any corpus that `sharpen evaluate` reads, e.g. accents or other languages. Prints markdown tables: the
-expected calibration error, the area under the ROC curve, and for wrong words the area under the precision-recall curve,
-of four numbers that could be a word's confidence; the expected and the true word error rates; how many of the texts
-with a WER over 50 % are named; and the WER of the best of several alternatives. Intervals of 95 % are gains over
-Whisper's word probability, and resample utterances. Few words have a calibration error by chance: in parentheses what
-they would have if every word were right with just its confidence.
+Rows are those of `scripts/fit_confidence.py collect`, of any corpus that `sharpen evaluate` reads. Prints markdown
+tables: the expected calibration error, the area under the ROC curve, and for wrong words the area under the
+precision-recall curve, of four numbers that could be a word's confidence; the expected and the true word error rates;
+how many of the texts with a WER over 50 % are named; the WER of the best of several alternatives; and that of the
+answers that the same beams could give. Intervals of 95 % resample utterances. Few words have a calibration error by
+chance: in parentheses what they would have if every word were right with just its confidence.
 """
 
 from __future__ import annotations
@@ -20,20 +18,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from answers_table import answers_table
 from confidence_rows import (
     MODES,
     Judged,
     area_under_roc,
     average_precision,
     calibration_error,
+    condition,
     judged,
     read,
     rivals,
+    tokenizer_of,
 )
 
 from sharpen.evaluation.runs.normalisers import normaliser_for
 from sharpen.evaluation.runs.score import word_errors
-from sharpen.models.tokenizer import WhisperTokenizer
 from sharpen.speech.confidence import features, readings, word_confidence
 from sharpen.speech.confidence import judged as with_trust
 from sharpen.speech.options import Options
@@ -49,22 +49,30 @@ def main() -> int:
     parser.add_argument("--pool", default="", help="conditions joined by +, which are one more line")
     parser.add_argument("--figure", type=Path, help="write a reliability diagram")
     args = parser.parse_args()
-    found = list(judged([row for path in args.rows for row in read(path)]))
-    groups = {"all": found} | grouped(found)
-    pool = [one for one in found if one.row["condition"] in args.pool.split("+")]
-    groups |= {args.pool.replace("+", ", "): pool} if pool else {}
-    for table in (words_table, texts_table, alternatives_table):
-        print("\n".join(table(groups)) + "\n")
+    rows = [row for path in args.rows for row in read(path)]
+    found = list(judged(rows))
+    print("\n".join(page(found, args.pool)))
     if args.figure:
         draw(found, args.figure)
     return 0
 
 
+def page(found: Sequence[Judged], pool: str) -> Iterator[str]:
+    groups = grouped(found)
+    some = [one for one in found if condition(one.row) in pool.split("+")]
+    groups |= {pool.replace("+", ", "): some} if some else {}
+    models = ", ".join(sorted({one.row["model"] for one in found}))
+    yield f"# The tables behind [Which words to doubt](confidence.md)\n\nModel: {models}."
+    for title, table in TABLES.items():
+        yield f"\n## {title}\n"
+        yield from table(groups)
+
+
 def grouped(found: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """By condition, in order of appearance."""
+    """By condition, the noises of LibriSpeech first, in order of appearance."""
     groups: dict[str, list[Judged]] = {}
     for one in found:
-        groups.setdefault(one.row["condition"], []).append(one)
+        groups.setdefault(condition(one.row), []).append(one)
     return groups
 
 
@@ -89,7 +97,7 @@ def words_table(groups: dict[str, list[Judged]]) -> Iterator[str]:
     yield "| answer | condition | words | wrong | number | calibration error | area under ROC | AUPR, wrong words |"
     yield "|---|---|---:|---:|---|---:|---:|---:|"
     for mode in MODES:
-        for condition, some in groups.items():
+        for name_of, some in groups.items():
             here = [one for one in some if one.mode == mode]
             if not here:
                 continue
@@ -100,7 +108,7 @@ def words_table(groups: dict[str, list[Judged]]) -> Iterator[str]:
                 area = f"{area_under_roc(x, y):.3f}" + (gain(columns, right) if name == OURS else "")
                 error = f"{calibration_error(x, y):.3f}" + (f" ({by_chance(x):.3f})" if name == OURS else "")
                 cells = [error, area, f"{average_precision(-x, ~y):.3f}"]
-                yield f"| {mode} | {condition} | {len(y)} | {(~y).sum()} | {name} | {' | '.join(cells)} |"
+                yield f"| {mode} | {name_of} | {len(y)} | {(~y).sum()} | {name} | {' | '.join(cells)} |"
 
 
 def by_chance(confidence: np.ndarray) -> float:
@@ -131,7 +139,7 @@ def texts_table(groups: dict[str, list[Judged]]) -> Iterator[str]:
     )
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
     for mode in MODES:
-        for condition, some in groups.items():
+        for name_of, some in groups.items():
             here = [one for one in some if one.mode == mode]
             if not here:
                 continue
@@ -144,13 +152,12 @@ def texts_table(groups: dict[str, list[Judged]]) -> Iterator[str]:
             unreliable = np.array(called)
             cells = [len(here), f"{wer:.1%}", f"{np.average(rates, weights=said):.1%}", bad.sum(), named.sum()]
             cells += [(unreliable & bad).sum(), f"{(unreliable & ~bad).sum()} of {(~bad).sum()}"]
-            yield f"| {mode} | {condition} | {' | '.join(map(str, cells))} |"
+            yield f"| {mode} | {name_of} | {' | '.join(map(str, cells))} |"
 
 
 def trusted(one: Judged) -> tuple[float, bool]:
     """The expected word error rate of a text, and whether it is called unreliable."""
-    tokenizer = WhisperTokenizer.of_kind(51865)
-    made = with_trust(tokenizer, one.segments, one.decoded, one.row["audio"], Options(), spaced=True)
+    made = with_trust(tokenizer_of(one.row), one.segments, one.decoded, one.row["audio"], Options(), spaced=True)
     count = [len(segment.words) for segment in made]
     rate = np.average([segment.expected_wer for segment in made], weights=count)
     return float(rate), sum(n for n, s in zip(count, made, strict=True) if s.unreliable) > sum(count) / 2
@@ -160,7 +167,7 @@ def alternatives_table(groups: dict[str, list[Judged]]) -> Iterator[str]:
     yield "| answer | condition | texts to choose from | best of 1 | best of 4 | best of 16 |"
     yield "|---|---|---:|---:|---:|---:|"
     for mode in MODES[1:]:
-        for condition, some in groups.items():
+        for name_of, some in groups.items():
             here = [one for one in some if one.mode == mode]
             if not here:
                 continue
@@ -168,16 +175,23 @@ def alternatives_table(groups: dict[str, list[Judged]]) -> Iterator[str]:
             words = sum(one.words for one in here)
             best = [sum(min(e[:n]) for e in errors) / words for n in (1, 4, 16)]
             cells = [f"{np.mean([len(e) for e in errors]):.1f}", *(f"{rate:.1%}" for rate in best)]
-            yield f"| {mode} | {condition} | {' | '.join(cells)} |"
+            yield f"| {mode} | {name_of} | {' | '.join(cells)} |"
 
 
 def alternative_errors(one: Judged) -> list[int]:
     """The word errors of the best texts, the answer first."""
-    tokenizer = WhisperTokenizer.of_kind(51865)
-    found = readings(tokenizer, one.decoded, one.segments, 0.0, one.row["audio"], 16).readings
+    found = readings(tokenizer_of(one.row), one.decoded, one.segments, 0.0, one.row["audio"], 16).readings
     normalise: Callable[[str], str] = normaliser_for(one.row["language"])
     reference = normalise(one.row["reference"])
     return [word_errors(reference, normalise(reading.text)).errors for reading in found]
+
+
+TABLES: dict[str, Callable[[dict[str, list[Judged]]], Iterator[str]]] = {
+    "Words": words_table,
+    "Texts": texts_table,
+    "The best of several": alternatives_table,
+    "Which text to answer with": answers_table,
+}
 
 
 def draw(found: Sequence[Judged], path: Path) -> None:

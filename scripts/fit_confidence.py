@@ -3,7 +3,7 @@
     python scripts/fit_confidence.py collect MANIFEST --conditions clean,GS@10 --noise-dir DIR --rows ROWS
     python scripts/fit_confidence.py fit ROWS [--write src/sharpen/speech/assets/confidence.json]
 
-`collect` writes a row for each utterance and condition: the answer of a greedy search, of a beam search of five, and of
+`collect` writes a row for each utterance and condition: the answer of a greedy search, of a beam search, and of
 the model after the one step of the effort normal (in every window, not only in doubtful ones), with the beams that were
 found. Features are computed from rows, so they can change without a new collection. Rows are flushed one by one, and a
 rerun resumes. With `--rotate N` an utterance gets N of the conditions in turn, not all.
@@ -58,6 +58,7 @@ def main() -> int:
     one.add_argument("--noise-dir", help="the folder of MS-SNSD's clips")
     one.add_argument("--limit", type=int, help="utterances of each corpus, of an order that is always the same")
     one.add_argument("--model", default="base")
+    one.add_argument("--beam-size", type=int, default=5)
     one.add_argument("--most", type=int, help="end after so many new rows")
     one.add_argument("--rows", type=Path, required=True)
     one.set_defaults(run=collect)
@@ -103,7 +104,9 @@ def collect(args: argparse.Namespace) -> int:
                 break
             samples = (u if noises[condition] is None else u.within(noises[condition])).samples()
             window = [Window(u.id, samples)]
-            plain = Options(language=u.language, adapt=None, decode="greedy", padding="condensed")
+            plain = Options(
+                language=u.language, adapt=None, decode="greedy", padding="condensed", beam_size=args.beam_size
+            )
             start = time.perf_counter()
             greedy = decode(speech, window, plain, [u.language])[0]
             (found,) = decode(speech, window, replace(plain, adapt=EVERYWHERE, decode="mbr"), [u.language])
