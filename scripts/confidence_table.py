@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def page(found: Sequence[Judged], pool: str) -> Iterator[str]:
-    groups = grouped(found)
+    groups = {**grouped(found), "all": list(found)}
     some = [one for one in found if condition(one.row) in pool.split("+")]
     groups |= {pool.replace("+", ", "): some} if some else {}
     models = ", ".join(sorted({one.row["model"] for one in found}))

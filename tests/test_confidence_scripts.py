@@ -62,4 +62,25 @@ def test_the_shipped_numbers_are_those_of_the_stored_rows(tmp_path, capsys):
     assert found["about"] == shipped["about"]
     for name, numbers in shipped["maps"].items():
         assert found["maps"][name] == pytest.approx(numbers, abs=2e-3), name
-    assert "| adapted | 146 |" in capsys.readouterr().out
+    printed = capsys.readouterr().out.splitlines()
+    fitted = [line for line in printed if line.startswith("| adapted | 215 |")]
+    assert len(fitted) == 4
+    assert set(fitted) <= set(lines_of("confidence.md"))
+
+
+def lines_of(page):
+    return (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+
+
+def test_the_tables_are_those_of_the_rows():
+    from confidence_rows import judged, read
+    from confidence_table import page
+
+    folder = ROOT / "results" / "confidence"
+    rows = [row for name in ("test-other", "accents", "languages") for row in read(folder / f"{name}.jsonl")]
+    made = "\n".join(page(list(judged(rows)), "AC@10+MU@10")).splitlines()
+    assert made == lines_of("confidence-tables.md")
+    shown = lines_of("confidence.md")
+    shown = [line for line in shown[shown.index("## How well") :] if line.startswith("| ")]
+    assert len(shown) > 50
+    assert set(shown) <= set(made)
