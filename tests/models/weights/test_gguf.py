@@ -1,4 +1,4 @@
-"""GGUF files: small ones of every architecture against transformers, their tokenisers, and a real one."""
+"""GGUF files: small ones of every architecture against transformers, their tokenisers, and real ones."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from sharpen.errors import WeightsError
 from sharpen.method.search import greedy
 from sharpen.models.causal_text import CausalText
+from sharpen.models.weights import catalog
 from sharpen.models.weights.text import load_text_checkpoint
 
 PROMPT = [2, 5, 3, 7, 4, 4, 10, 2, 6]  # longer than Gemma's window
@@ -190,11 +191,32 @@ def test_a_sentence_piece_tokeniser(tmp_path):
     assert text_of(tmp_path, **{**PIECES, "tokenizer.ggml.add_bos_token": False}).tokenizer.prompt("ab") == [ab]
 
 
+def real(name):
+    if catalog.fetched(name) is None:
+        pytest.skip(f"{name} is not in the cache: run `sharpen models fetch {name}`")
+    return CausalText(load_text_checkpoint(name))
+
+
 @torch.no_grad()
 def answer(text, prompt, chat, length):
     policy = text.policy(chat)
     (tree,) = greedy(policy, policy.encode(text.prepare([prompt], chat)), [length])
     return text.tokenizer.decode(tree.hypotheses[0].content), tree.hypotheses[0].finished
+
+
+@torch.no_grad()
+def check_against_transformers(text, prompt):
+    """The logits after a prompt, of transformers' model with the tensors of the file."""
+    checkpoint, policy = text.checkpoint, text.policy(chat=False)
+    ours = policy.project(policy.encode(policy.prepare([prompt])).each[0].root[0])[0]
+    given = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(checkpoint.config["model_type"], **given)).eval()
+    missing, unexpected = model.load_state_dict(dict(checkpoint.tensors), strict=False, assign=True)
+    assert set(missing) <= {"lm_head.weight"}
+    assert not unexpected
+    model.tie_weights()
+    expected = model(torch.tensor([prompt])).logits[0, -1]
+    torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_smollm2_answers(fetched_package):
@@ -204,3 +226,28 @@ def test_smollm2_answers(fetched_package):
         "The capital of France is Paris.",
         True,
     )
+
+
+@pytest.mark.long
+def test_gemma3_continues():
+    text = real("gemma3-270m")
+    assert (text.checkpoint.verified, text.checkpoint.ends, text.checkpoint.chat_template) == (True, (1, 0), "")
+    assert text.quantised == "Q4_K, Q5_0, Q6_K and Q8_0"
+    assert sum(tensor.numel() for tensor in text.checkpoint.tensors.values()) == 268_098_176
+    # As the tokenizer.json of the original has them.
+    assert text.tokenizer.prompt("Hello world") == [2, 9259, 1902]
+    story = answer(text, "Once upon a time, there was a", False, 12)
+    assert story == (" little girl named Lily. She was a very smart girl,", False)
+    prompt = text.tokenizer.prompt("x " * 600)
+    assert len(prompt) > 512  # more than the window
+    check_against_transformers(text, prompt)
+
+
+@pytest.mark.long
+def test_qwen2_answers():
+    text = real("qwen2.5-coder-0.5b")
+    assert (text.checkpoint.verified, text.checkpoint.ends) == (True, (151645, 151643))
+    assert text.quantised == "Q4_K, Q5_0, Q6_K and Q8_0"
+    assert text.tokenizer.prompt("Hello world") == [9707, 1879]
+    assert answer(text, "What is the capital of France?", True, 20) == ("The capital of France is Paris.", True)
+    check_against_transformers(text, text.tokenizer.prompt("def fibonacci(n):\n    "))
