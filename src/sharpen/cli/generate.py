@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from sharpen.text.generate import Answer, LanguageModel
     from sharpen.text.prompts import AnswerFile, Prompt
 
-MODEL = "a Hugging Face directory or id, a GGUF or llama2.c file, or stories15M or smollm2-135m (default: smollm2-135m)"
+MODEL = (
+    "a Hugging Face directory or id, a GGUF or llama2.c file, or stories15M, smollm2-135m, gemma3-270m or "
+    "qwen2.5-coder-0.5b (default: smollm2-135m)"
+)
 PAGE = "generate.html"
 SHOWN = 5  # hypotheses of a tree in the terminal
 

@@ -14,7 +14,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND")
     fetch = commands.add_parser("fetch", help="download a model into the cache")
     fetch.add_argument(
-        "name", help="tiny, base, small, moonshine-tiny, stories15M, smollm2-135m, or any size or Hugging Face id"
+        "name",
+        help="tiny, base, small, moonshine-tiny, stories15M, smollm2-135m, gemma3-270m, qwen2.5-coder-0.5b, or any "
+        "size or Hugging Face id",
     )
     fetch.set_defaults(run=_fetch_model)
 

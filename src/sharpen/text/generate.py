@@ -220,7 +220,7 @@ class LanguageModel:
 
 
 def load_text(name: str | Path = "stories15M", *, device: str = "cpu", dtype: str = "float32") -> LanguageModel:
-    """A language model: a Hugging Face directory or id, a GGUF or llama2.c file, or stories15M or smollm2-135m."""
+    """A language model: a Hugging Face directory or id, a GGUF or llama2.c file, or a name such as smollm2-135m."""
     return LanguageModel(load_text_model(name, device, dtype))
 
 

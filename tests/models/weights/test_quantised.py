@@ -8,9 +8,8 @@ import pytest
 import torch
 from models.weights import onnx_writer
 from models.weights.onnx_writer import write_onnx
-from models.weights.quantisers import asymmetric, by_row, ggml, step
+from models.weights.quantisers import asymmetric, by_row, matrix
 from models.weights.writers import (
-    GGML_FILES,
     ctranslate2_variables,
     int8_variables,
     openai_sizes,
@@ -27,7 +26,7 @@ from sharpen.errors import WeightsError, WeightsWarning
 from sharpen.models.load import load_speech
 from sharpen.models.weights import onnx
 from sharpen.models.weights.load import load_checkpoint
-from sharpen.models.weights.quantised import Blocks, Quantised, Scaled
+from sharpen.models.weights.quantised import Quantised, Scaled
 from sharpen.models.whisper import WhisperPolicy
 from sharpen.models.whisper_speech import WhisperSpeech
 from sharpen.speech.transcribe import Model
@@ -39,14 +38,6 @@ KINDS += ["ctranslate2-int8_float32", "ctranslate2-int16", "onnx-tensor", "onnx-
 @pytest.fixture(scope="module")
 def whisper():
     return small_model(d=32)
-
-
-def matrix(seed: int = 0, shape: tuple[int, ...] = (6, 96)) -> np.ndarray:
-    """Rows of very different sizes, one of them all zeros and one without negative numbers."""
-    x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    x *= 10.0 ** np.arange(-3, len(x) - 3).reshape(-1, *(1,) * (len(shape) - 1))
-    x[1], x[2] = 0, np.abs(x[2])
-    return x
 
 
 def write(model, kind, folder):
@@ -69,23 +60,6 @@ def write(model, kind, folder):
     half = variant == "int8_float16"
     write_ctranslate2(variables, folder / "model.bin", torch.float16 if half else torch.float32)
     return folder
-
-
-@pytest.mark.parametrize("kind", GGML_FILES)
-def test_blocks_are_read_back_within_half_a_step(kind):
-    x = matrix()
-    stored = Blocks(kind, x.shape, memoryview(bytearray(ggml(x, kind))))
-    assert stored.bits == int(kind[1])
-    read = stored.tensor().numpy()
-    # Scales are float16: 2^-11 of the number, and their smallest steps. q4_0 and q5_0 reach the largest number on one
-    # side only; the other side lacks half a step more.
-    steps = 1.0 if kind in ("q4_0", "q5_0") else 0.5
-    limit = steps * step(x, kind) + np.abs(x).reshape(-1, 32).max(1).repeat(32).reshape(x.shape) * 2**-9 + 1e-5
-    assert (np.abs(read - x) <= limit).all()
-    assert np.abs(read - x).max() > 1e-3  # it is quantised indeed
-    rows = torch.tensor([[5, 0], [2, 2]])
-    assert torch.equal(stored.lines(rows), stored.tensor()[rows])
-    assert torch.equal(stored.rows(1, 4).tensor(), stored.tensor()[1:4])
 
 
 def test_whole_numbers_are_read_back_within_half_a_step():

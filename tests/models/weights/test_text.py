@@ -3,23 +3,20 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from models.causal_models import small_causal
-from models.weights.text_writers import pairs, quantise, write_gguf, write_llama2c
+from models.weights.text_writers import pairs, root, write_llama2c
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sharpen.errors import SharpenError, WeightsError
 from sharpen.method.search import greedy
-from sharpen.models.causal import CausalPolicy
 from sharpen.models.causal_text import CausalText
-from sharpen.models.weights import catalog, gguf
+from sharpen.models.weights import catalog
 from sharpen.models.weights.fetch import fetch
 from sharpen.models.weights.llama2c import halves
 from sharpen.models.weights.load import load_checkpoint
-from sharpen.models.weights.quantised import Blocks
 from sharpen.models.weights.text import find_text, load_text_checkpoint
 
 WORDS = [b"a", b"b", b" ", b" a", b"ab", b" ab", "é".encode(), b"\n"]
@@ -41,13 +38,6 @@ def llama(vocabulary, tied=True, d=32):
         eos_token_id=1,
     )
     return LlamaForCausalLM(config).eval().requires_grad_(False)
-
-
-@torch.no_grad()
-def root(checkpoint, prompt):
-    """The logits after a prompt."""
-    policy = CausalPolicy.of(checkpoint.config, checkpoint.tensors, ends=checkpoint.ends)
-    return policy.project(policy.encode(policy.prepare([prompt])).each[0].root[0])[0]
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -81,100 +71,6 @@ def test_llama2c_with_its_tokeniser_beside_it_and_damaged_files(tmp_path):
     path.write_bytes(b"\x00" * 40)
     with pytest.raises(WeightsError, match="not a language model"):
         load_text_checkpoint(path)
-
-
-@pytest.mark.parametrize(("kind", "levels"), [(2, 15), (3, 15), (8, 254)])
-def test_a_quantised_tensor_is_read_back_within_half_a_step(kind, levels):
-    x = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
-    name = gguf._QUANTISED[kind]
-    back = Blocks(name, x.shape, memoryview(bytearray(quantise(x, kind)))).tensor().numpy()
-    blocks = x.reshape(-1, 32)
-    widest = blocks.max(1) - blocks.min(1) if kind == 3 else 2 * np.abs(blocks).max(1)
-    error = np.abs(back - x).reshape(-1, 32).max(1)
-    assert (error <= (1.1 if kind == 2 else 0.55) * widest / levels).all(), name  # Q4_0 has no level for its maximum
-    assert (error > 0.1 * widest / levels).all()
-
-
-def gguf_of(model, path, kinds=(0, 3, 8), **metadata):
-    c, state, tensors = model.config, model.state_dict(), {}
-    ours = {theirs: name for name, theirs in gguf._NAMES.items()}
-    matrix, embedding = kinds[1:]
-    for name, tensor in state.items():
-        module = name.removesuffix(".weight").removeprefix("model.")
-        block = ""
-        if module.startswith("layers."):
-            _, number, module = module.split(".", 2)
-            block = f"blk.{number}."
-        heads = {"self_attn.q_proj": c.num_attention_heads, "self_attn.k_proj": c.num_key_value_heads}.get(module)
-        if name == "lm_head.weight" and c.tie_word_embeddings:
-            continue
-        array = (pairs(tensor, heads) if heads else tensor).numpy()
-        kind = kinds[0] if array.ndim == 1 else embedding if module == "embed_tokens" else matrix
-        tensors[f"{block}{ours[module]}.weight"] = array, kind
-    meta = {
-        "general.architecture": "llama",
-        "llama.block_count": c.num_hidden_layers,
-        "llama.context_length": c.max_position_embeddings,
-        "llama.embedding_length": c.hidden_size,
-        "llama.feed_forward_length": c.intermediate_size,
-        "llama.attention.head_count": c.num_attention_heads,
-        "llama.attention.head_count_kv": c.num_key_value_heads,
-        "llama.attention.layer_norm_rms_epsilon": c.rms_norm_eps,
-        "llama.rope.freq_base": 10000.0,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": ["<|end|>", "<|go|>", "a", "b", "Ġ", "Ġa", "1", "2", "12", "Ã", "©", "Ċ"],
-        "tokenizer.ggml.token_type": [3, 3, *[1] * 10],
-        "tokenizer.ggml.merges": ["Ġ a", "1 2"],
-        "tokenizer.ggml.eos_token_id": 0,
-        "tokenizer.chat_template": "{% for m in messages %}<|go|>{{ m['content'] }}{% endfor %}<|end|>",
-    }
-    return write_gguf(path, {**meta, **metadata}, tensors)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_gguf(tmp_path, tied):
-    model = llama(12, tied)
-    plain = load_text_checkpoint(gguf_of(model, tmp_path / "plain.gguf", (0, 0, 1)))
-    half = LlamaForCausalLM(model.config)
-    half.load_state_dict(model.state_dict())
-    half.model.embed_tokens.weight.data = model.model.embed_tokens.weight.half().float()
-    prompt = [2, 5, 3, 7]
-    expected = half.eval()(torch.tensor([prompt])).logits[0, -1]
-    torch.testing.assert_close(root(plain, prompt), expected, rtol=1e-4, atol=1e-5)
-    assert (plain.format, plain.ends, plain.quantised) == ("gguf", (0,), "")
-    small = load_text_checkpoint(gguf_of(model, tmp_path / "q.gguf"))
-    assert small.quantised == "Q4_1 and Q8_0"
-    away = (root(small, prompt) - expected).norm() / expected.norm()
-    assert 0.001 < away < 0.3
-    text = CausalText(small)
-    assert text.tokenizer.encode("a a12é") == [2, 5, 6, 7, 9, 10]  # digits one by one, é as two bytes
-    assert text.tokenizer.decode([2, 5, 6, 7, 9, 10]) == "a a12é"
-    assert text.prepare(["a"], chat=True).prompts == ((1, 2, 0),)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
-        ({"general.architecture": "mamba"}, "architecture 'mamba'"),
-        ({"tokenizer.ggml.pre": "qwen2"}, "'gpt2' with 'qwen2'"),
-        ({"llama.rope.scaling.type": "yarn"}, "scaled rotary"),
-        ({"llama.block_count": 3}, r"no layers\.2"),
-    ],
-)
-def test_gguf_that_is_not_read(tmp_path, metadata, message):
-    path = gguf_of(llama(12), tmp_path / "m.gguf", **metadata)
-    with pytest.raises(WeightsError, match=message):
-        CausalText(load_text_checkpoint(path))
-
-
-def test_a_damaged_gguf(tmp_path):
-    path = gguf_of(llama(12), tmp_path / "m.gguf")
-    whole = path.read_bytes()
-    for cut in (10, 200, len(whole) - 2000):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(WeightsError, match="truncated or damaged"):
-            load_text_checkpoint(path)
 
 
 def test_a_hugging_face_directory(tmp_path):
@@ -257,17 +153,6 @@ def test_a_story_ends(stories):
     with torch.no_grad():
         (tree,) = greedy(policy, policy.encode(text.prepare(["Once upon a time"], chat=False)), [250])
     assert tree.hypotheses[0].finished
-
-
-def test_smollm2_answers(fetched_package):
-    found = load_text_checkpoint(fetched_package("smollm2-135m", "gguf"))
-    assert (found.verified, found.quantised) == (True, "Q4_1 and Q8_0")
-    text = CausalText(found)
-    policy, prepared = text.policy(chat=True), text.prepare(["What is the capital of France?"], chat=True)
-    with torch.no_grad():
-        (tree,) = greedy(policy, policy.encode(prepared), [20])
-    y = tree.hypotheses[0]
-    assert (text.tokenizer.decode(y.content), y.finished) == ("The capital of France is Paris.", True)
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm here")

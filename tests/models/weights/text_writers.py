@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from models.weights.quantisers import CODES, ggml
 
+from sharpen.models.causal import CausalPolicy
 from sharpen.models.weights.llama2c import _LAYER
 
 
@@ -13,6 +15,13 @@ def pairs(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """From two halves of a head to pairs side by side: what converters do before they write."""
     rows = weight.shape[0]
     return weight.view(heads, 2, rows // heads // 2, -1).transpose(1, 2).reshape(weight.shape)
+
+
+@torch.no_grad()
+def root(checkpoint, prompt):
+    """The logits after a prompt."""
+    policy = CausalPolicy.of(checkpoint.config, checkpoint.tensors, ends=checkpoint.ends)
+    return policy.project(policy.encode(policy.prepare([prompt])).each[0].root[0])[0]
 
 
 def write_llama2c(model, path: Path, words: list[bytes], tied: bool) -> Path:
@@ -43,24 +52,6 @@ def write_llama2c(model, path: Path, words: list[bytes], tied: bool) -> Path:
     return path
 
 
-def quantise(x: np.ndarray, kind: int) -> bytes:
-    """Blocks of 32 numbers, as the formats describe them."""
-    blocks = x.reshape(-1, 32).astype(np.float32)
-    out = bytearray()
-    for block in blocks:
-        if kind == 8:
-            step = np.float16(np.abs(block).max() / 127 or 1)
-            out += step.tobytes() + np.round(block / np.float32(step)).astype(np.int8).tobytes()
-            continue
-        low = np.float16(block.min()) if kind == 3 else np.float16(0)
-        widest = block.max() - np.float32(low) if kind == 3 else np.abs(block).max() * 2
-        step = np.float16(widest / 15 or 1)
-        q = np.round((block - np.float32(low)) / np.float32(step)) + (0 if kind == 3 else 8)
-        q = q.clip(0, 15).astype(np.uint8)
-        out += step.tobytes() + (low.tobytes() if kind == 3 else b"") + (q[:16] | (q[16:] << 4)).tobytes()
-    return bytes(out)
-
-
 def _text(value: str) -> bytes:
     raw = value.encode()
     return struct.pack("<Q", len(raw)) + raw
@@ -74,22 +65,112 @@ def _value(value) -> bytes:
     if isinstance(value, float):
         return struct.pack("<If", 6, value)
     if isinstance(value, list):
-        inner = 8 if isinstance(value[0], str) else 5
-        body = b"".join(_text(v) if inner == 8 else struct.pack("<i", v) for v in value)
+        inner = {str: 8, float: 6, int: 5}[type(value[0])]
+        body = b"".join(_text(v) if inner == 8 else struct.pack("<f" if inner == 6 else "<i", v) for v in value)
         return struct.pack("<IIQ", 9, inner, len(value)) + body
     return struct.pack("<II", 4, value)
 
 
-def write_gguf(path: Path, metadata: dict, tensors: dict[str, tuple[np.ndarray, int]]) -> Path:
-    """`tensors` are arrays with the type to store them in: 0 float32, 1 float16, 2 Q4_0, 3 Q4_1, 8 Q8_0."""
+def write_gguf(path: Path, metadata: dict, tensors: dict[str, tuple[np.ndarray, str]]) -> Path:
+    """`tensors` are arrays with the type to store them in, such as "float16" or "q4_k". None is no metadata."""
+    metadata = {name: value for name, value in metadata.items() if value is not None}
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     head += b"".join(_text(name) + _value(value) for name, value in metadata.items())
     data = bytearray()
     for name, (array, kind) in tensors.items():
         head += _text(name) + struct.pack("<I", array.ndim)
-        head += struct.pack(f"<{array.ndim}Q", *array.shape[::-1]) + struct.pack("<IQ", kind, len(data))
-        plain = {0: np.float32, 1: np.float16}.get(kind)
-        data += quantise(array, kind) if plain is None else array.astype(plain).tobytes()
+        head += struct.pack(f"<{array.ndim}Q", *array.shape[::-1]) + struct.pack("<IQ", CODES[kind], len(data))
+        data += array.astype(kind).tobytes() if kind.startswith("float") else ggml(array, kind)
         data += bytes(-len(data) % 32)
     path.write_bytes(head + bytes(-len(head) % 32) + data)
     return path
+
+
+def gguf_of(model, path: Path, kinds: dict[str, str] | None = None, **metadata) -> Path:
+    """A Llama, Qwen2 or Gemma 3 of transformers as llama.cpp's converter writes it.
+
+    `kinds` is the type of the tensors whose name ends so; others are float32. `metadata` is added.
+    """
+    c, tensors = model.config, {}
+    architecture = c.model_type.removesuffix("_text")
+    for name, tensor in model.state_dict().items():
+        module, _, part = name.removeprefix("model.").rpartition(".")
+        block = ""
+        if module.startswith("layers."):
+            _, number, module = module.split(".", 2)
+            block = f"blk.{number}."
+        if name == "lm_head.weight" and c.tie_word_embeddings:
+            continue
+        heads = {"self_attn.q_proj": c.num_attention_heads, "self_attn.k_proj": c.num_key_value_heads}.get(module)
+        if architecture == "llama" and heads:
+            tensor = pairs(tensor, heads)
+        if architecture == "gemma3" and "norm" in module:
+            tensor = tensor + 1
+        ours = f"{block}{(GEMMA3 if architecture == 'gemma3' else BLOCKS)[module]}.{part}"
+        kind = next((kind for end, kind in (kinds or {}).items() if ours.endswith(end)), "float32")
+        tensors[ours] = tensor.numpy(), kind
+    sizes = {
+        "block_count": c.num_hidden_layers,
+        "context_length": c.max_position_embeddings,
+        "embedding_length": c.hidden_size,
+        "feed_forward_length": c.intermediate_size,
+        "attention.head_count": c.num_attention_heads,
+        "attention.head_count_kv": c.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": c.rms_norm_eps,
+    }
+    if architecture == "gemma3":
+        sizes |= {"attention.key_length": c.head_dim, "attention.value_length": c.head_dim}
+        sizes |= {"attention.sliding_window": c.sliding_window, "rope.freq_base": 1e6}
+    else:
+        sizes["rope.freq_base"] = c.rope_parameters["rope_theta"]
+    own = {f"{architecture}.{key}": value for key, value in sizes.items()}
+    return write_gguf(path, {"general.architecture": architecture, **own, **BYTE_LEVEL, **metadata}, tensors)
+
+
+BLOCKS = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+GEMMA3 = BLOCKS | {
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+BYTE_LEVEL = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "smollm",
+    "tokenizer.ggml.tokens": ["<|end|>", "<|go|>", "a", "b", "Ġ", "Ġa", "1", "2", "12", "Ã", "©", "Ċ"],
+    "tokenizer.ggml.token_type": [3, 3, *[1] * 10],
+    "tokenizer.ggml.merges": ["Ġ a", "1 2"],
+    "tokenizer.ggml.eos_token_id": 0,
+    "tokenizer.chat_template": "{% for m in messages %}<|go|>{{ m['content'] }}{% endfor %}<|end|>",
+}
+# Gemma's own words are as converters write them: with spaces.
+_PIECES = [("▁", -9.0), ("a", -10.0), ("b", -11.0), ("▁a", -1.0), ("ab", -2.0), ("▁ab", -3.0), ("é", -12.0)]
+_PIECES += [("ba", -4.0)]
+_FIRST = ["<pad>", "<eos>", "<bos>", "<unk>", "<go>", "\n\n", "  ", "   "]
+PIECES = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.pre": "default",
+    "tokenizer.ggml.tokens": [*_FIRST, *(f"<0x{byte:02X}>" for byte in range(256)), *(piece for piece, _ in _PIECES)],
+    "tokenizer.ggml.scores": [*[-1000.0] * len(_FIRST), *[0.0] * 256, *(score for _, score in _PIECES)],
+    "tokenizer.ggml.token_type": [3, 3, 3, 3, 3, 4, 4, 4, *[6] * 256, *[1] * len(_PIECES)],
+    "tokenizer.ggml.merges": None,
+    "tokenizer.ggml.bos_token_id": 2,
+    "tokenizer.ggml.eos_token_id": 1,
+    "tokenizer.ggml.unknown_token_id": 3,
+    "tokenizer.ggml.padding_token_id": 0,
+    "tokenizer.ggml.add_space_prefix": False,
+}

@@ -5,13 +5,11 @@ and bytes each), and tensors under OpenAI's names until the file ends: i32 rank,
 with the fastest axis first, name, data.
 """
 
-import math
-
 from sharpen.errors import WeightsError
 from sharpen.models.tokenizer import WhisperTokenizer
+from sharpen.models.weights.blocks import FLOAT_CODES, FORMATS, SUPER, Blocks, read_blocks, type_name
 from sharpen.models.weights.checkpoint import GET_AGAIN, Dimensions
 from sharpen.models.weights.openai import dimensions_of, hugging_face_name
-from sharpen.models.weights.quantised import BLOCK, BLOCK_BYTES, Blocks
 from sharpen.models.weights.stored import Content, Parsed, Reader, Stored
 
 MAGIC = b"lmgg"  # 0x67676d6c
@@ -19,29 +17,12 @@ _SIZES = (
     *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels"),
 )
-_DTYPES = {0: "float32", 1: "float16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}  # by code, of a tensor
-_OTHER_DTYPES = {
-    9: "q8_1",
-    10: "q2_k",
-    11: "q3_k",
-    12: "q4_k",
-    13: "q5_k",
-    14: "q6_k",
-    15: "q8_k",
-    30: "bf16",
-    16: "iq2_xxs",
-    17: "iq2_xs",
-    18: "iq3_xxs",
-    19: "iq1_s",
-    20: "iq4_nl",
-    21: "iq3_s",
-    22: "iq2_s",
-    23: "iq4_xs",
-}
+# whisper.cpp also writes k-quants; no such file was at hand.
+_BLOCKS = {form.code: form.name for form in FORMATS.values() if form.numbers < SUPER}  # by code, of a tensor
 _QUANTISED_FILES = {2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1"}  # by code, of a file
 _OTHER_FILES = {4: "q4_1 with some f16", 10: "q2_k", 11: "q3_k", 12: "q4_k", 13: "q5_k", 14: "q6_k"}
 _LAYOUT = 2  # version of the blocks' layout; the thousands of a file's code
-_ADVICE = f"read are f32, f16, {', '.join(BLOCK_BYTES)}; use one of those files of this model"
+_ADVICE = f"read are f32, f16, {', '.join(_BLOCKS.values())}; use one of those files of this model"
 
 
 def header(reader: Reader) -> Dimensions:
@@ -107,23 +88,19 @@ def _tensor(reader: Reader) -> tuple[str, Stored]:
         )
     shape = reader.numbers(f"{rank}i", "a tensor's shape")[::-1]
     name = reader.text(length, "a tensor's name")
-    if code not in _DTYPES:
-        kind = _OTHER_DTYPES.get(code, f"type {code}")
-        raise WeightsError(f"{reader.name}: {name} is stored as {kind}, which is not read; {_ADVICE}")
+    if code not in FLOAT_CODES and code not in _BLOCKS:
+        raise WeightsError(f"{reader.name}: {name} is stored as {type_name(code)}, which is not read; {_ADVICE}")
     if min(shape) < 1:
         raise WeightsError(f"{reader.name}: damaged: {name} has shape {shape}; {GET_AGAIN}")
-    if _DTYPES[code] in BLOCK_BYTES:
-        return hugging_face_name(name), _blocks(reader, _DTYPES[code], shape, name)
-    stored = reader.tensor(_DTYPES[code], shape, name)
+    if code in _BLOCKS:
+        return hugging_face_name(name), _blocks(reader, _BLOCKS[code], shape, name)
+    stored = reader.tensor(FLOAT_CODES[code], shape, name)
     if name.startswith("encoder.conv") and name.endswith(".bias"):
         stored = Stored(stored.dtype, shape[:1], stored.data)  # kept as a column, so that ggml can broadcast it
     return hugging_face_name(name), stored
 
 
 def _blocks(reader: Reader, dtype: str, shape: tuple[int, ...], name: str) -> Blocks:
-    if len(shape) != 2 or shape[1] % BLOCK:
-        raise WeightsError(
-            f"{reader.name}: damaged: {name} of shape {shape} is {dtype}, and that has rows of {BLOCK}; {GET_AGAIN}"
-        )
-    size = math.prod(shape) // BLOCK * BLOCK_BYTES[dtype]
-    return Blocks(dtype, shape, reader.take(size, name))
+    if len(shape) != 2:
+        raise WeightsError(f"{reader.name}: damaged: {name} of shape {shape} is {dtype}, not a matrix; {GET_AGAIN}")
+    return read_blocks(reader, dtype, shape, name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharpen.errors import WeightsError
 from sharpen.models.weights.checkpoint import GET_AGAIN
+from sharpen.models.weights.pieces import SPACE, byte_pairs
 from sharpen.models.weights.rotary_order import halves
 from sharpen.models.weights.stored import Content, Reader, open_content
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 BOS, EOS = 1, 2
 FIRST_BYTE = 3  # tokens 3 to 258 are single bytes
-SPACE = "▁"
 _LAYER = {  # in the order of the file: name, rows and columns as names of sizes
     "input_layernorm": ("d",),
     "self_attn.q_proj": ("queries", "d"),
@@ -77,11 +77,8 @@ def read(content: Content, where: str) -> tuple[dict[str, Any], dict[str, Tensor
 
 
 def tokenizer(reader: Reader, vocabulary: int, beside: Path) -> Any:
-    """The tokeniser behind the weights, or in tokenizer.bin beside them, as the `tokenizers` library has it.
-
-    A pair of tokens is merged if the whole is a token; of several pairs, the whole with the highest score comes first.
-    """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+    """The tokeniser behind the weights, or in tokenizer.bin beside them, as the `tokenizers` library has it."""
+    from tokenizers import AddedToken, Tokenizer, decoders, normalizers, processors
 
     if not reader.remaining:
         if not beside.is_file():
@@ -99,14 +96,7 @@ def tokenizer(reader: Reader, vocabulary: int, beside: Path) -> Any:
             pieces.append(text.strip("\n") if token < FIRST_BYTE else text.replace(" ", SPACE))
             scores[pieces[-1]] = score
     number = {piece: token for token, piece in enumerate(pieces)}
-    merges = [
-        (-scores[whole], number[whole[:cut]], number[whole[cut:]], (whole[:cut], whole[cut:]))
-        for whole in scores
-        for cut in range(1, len(whole))
-        if whole[:cut] in scores and whole[cut:] in scores
-    ]
-    pairs = [pair for *_, pair in sorted(merges)]
-    tok = Tokenizer(models.BPE(number, pairs, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tok = Tokenizer(byte_pairs(number, scores, "<unk>"))
     tok.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     strip = decoders.Strip(" ", 1, 0)
     tok.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), strip])

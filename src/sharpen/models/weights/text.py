@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharpen.errors import WeightsError
-from sharpen.models.weights import catalog, gguf, hub, huggingface, llama2c
+from sharpen.models.weights import catalog, gguf, gguf_families, gguf_tokens, hub, huggingface, llama2c
 from sharpen.models.weights.checkpoint import GET_AGAIN
 from sharpen.models.weights.formats import Source, open_weights
 from sharpen.models.weights.stored import neighbour, open_content, read_json
@@ -102,18 +102,13 @@ def load_text_checkpoint(name: str | Path, *, cache_dir: str | Path | None = Non
     assert opened.content is not None
     if source.format == "gguf":
         file = gguf.GGUF(opened.content, source.label)
-        meta, config = file.metadata, file.config()
-        words = {
-            key: meta["tokenizer.ggml.tokens"][meta[f"tokenizer.ggml.{part}_token_id"]]
-            for key, part in (("bos_token", "bos"), ("eos_token", "eos"))
-            if f"tokenizer.ggml.{part}_token_id" in meta
-        }
+        meta = file.metadata
         return TextCheckpoint(
-            *(str(name), label, source.format, verified, config, file.tensors()),
-            gguf.tokenizer(meta, source.label),
-            ends=(meta["tokenizer.ggml.eos_token_id"],),
+            *(str(name), label, source.format, verified, gguf_families.config(file), gguf_families.tensors(file)),
+            gguf_tokens.tokenizer(meta, source.label),
+            ends=gguf_tokens.ends(meta, source.label),
             chat_template=meta.get("tokenizer.chat_template", ""),
-            words=words,
+            words=gguf_tokens.words(meta),
             quantised=file.quantised,
         )
     config, tensors, reader = llama2c.read(opened.content, source.label)
