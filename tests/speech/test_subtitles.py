@@ -31,7 +31,10 @@ GAP = Piece(  # one word ends where the next begins, but for the rounding of a s
     words=(Word(" Mind", 0.0, 0.4, 0.9), Word(" the", 0.66, 0.1 + 0.7, 0.9), Word(" gap.", 0.8, 1.5, 0.9)),
 )
 SHIP = Piece(
-    3599.0, 3601.0, "夜の船だ", words=tuple(Word(c, 3599 + i / 2, 3599.5 + i / 2, 0.9) for i, c in enumerate("夜の船だ"))
+    3599.0,
+    3601.0,
+    "夜の船だ",
+    words=tuple(Word(c, 3599 + i / 2, 3599.5 + i / 2, 0.9) for i, c in enumerate("夜の船だ")),
 )
 
 
