@@ -33,16 +33,25 @@ def test_there_are_commands_to_run():
     assert len(COMMANDS) >= 5
 
 
+def test_every_kind_of_model_is_fetched_and_then_used():
+    for name in ("moonshine-tiny", "stories15M"):
+        fetched = COMMANDS.index(f"sharpen models fetch {name}")
+        assert any(f"--model {name}" in command for command in COMMANDS[fetched + 1 :])
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(here, command):
     environment = {**os.environ, "SHARPEN_CACHE": str(here / "cache")}
     line = command.replace("sharpen", f"{shlex.quote(sys.executable)} -m sharpen", 1)
     done = subprocess.run(line, shell=True, capture_output=True, text=True, env=environment)
     nothing = ("reach", "could not download", "there is no", "download failed", "is not on this machine")
-    if re.search("fetch|generate", command) and done.returncode == 2 and any(why in done.stderr for why in nothing):
+    fetched = re.search("fetch|generate|moonshine", command)
+    if fetched and done.returncode == 2 and any(why in done.stderr for why in nothing):
         pytest.skip(f"nothing to fetch from: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+    if command.startswith("sharpen transcribe examples/ferry.flac") and "--output-dir" not in command:
+        assert "leaves at half" in done.stdout
 
 
 def examples():

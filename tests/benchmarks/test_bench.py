@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from models.moonshines import random_moonshine, write_directory
 from models.small import small_checkpoint
 from models.weights.writers import small_model, write_openai
 
-from sharpen.benchmarks.bench import BenchPlan, BenchResult, CaseResult, GrowthAxes, run
+from sharpen.benchmarks.bench import QUICK, BenchPlan, BenchResult, CaseResult, GrowthAxes, run
 from sharpen.benchmarks.efforts import EffortTiming, compare, time_efforts
 from sharpen.benchmarks.episodes import Bench, BenchCase, Clip, EpisodeTiming, read_clips
 from sharpen.benchmarks.machine import STAGES, Machine, Work, limit
@@ -21,6 +23,7 @@ from sharpen.benchmarks.tables import as_text, plot
 from sharpen.cli import main
 from sharpen.errors import SharpenError
 
+CTC = Path(__file__).parent.parent / "models" / "small_ctc"
 CLIPS = [Clip(f"clip {i}", np.random.default_rng(i).standard_normal(16000).astype(np.float32), cap=5) for i in range(4)]
 
 
@@ -75,12 +78,12 @@ def sharp_checkpoint(factor: float):
 def test_every_effort_on_each_clip_in_turn(factor, n, left_alone):
     """A model in doubt is adapted to every clip; one that is sure is left alone, but not by the paper's setting."""
     said: list[str] = []
-    costs = time_efforts(Bench(sharp_checkpoint(factor)).speech, CLIPS[:n], said.append)
+    costs = time_efforts("sharp", Bench(sharp_checkpoint(factor)).speech, CLIPS[:n], said.append)
     assert [one.effort for one in costs] == ["plain", "normal", "high", "paper"]
     assert [one.left_alone for one in costs] == left_alone
     assert all(one.utterances == n and one.seconds > 0 for one in costs)
     order = [(i, one.effort) for i in range(1, n + 1) for one in costs]
-    assert said[1:] == [f"effort {effort}, utterance {i} of {n}" for i, effort in order]
+    assert said[1:] == [f"sharp: effort {effort}, utterance {i} of {n}" for i, effort in order]
 
 
 def test_efforts_are_compared_by_their_means():
@@ -89,10 +92,10 @@ def test_efforts_are_compared_by_their_means():
     result = BenchResult(Machine(1e9, 1e9, 2), "made up", "base")
     assert "effort" not in as_text(result)
     result.efforts = compare(
-        {e: [EffortTiming(*one) for one in zip(seconds[e], adapted[e], strict=True)] for e in seconds}
+        "base", {e: [EffortTiming(*one) for one in zip(seconds[e], adapted[e], strict=True)] for e in seconds}
     )
     rows = json.loads(json.dumps(result.as_json()))["efforts"]
-    assert [one["effort"] for one in rows] == list(seconds)
+    assert [(one["model"], one["effort"]) for one in rows] == [("base", effort) for effort in seconds]
     assert [one["utterances"] for one in rows] == [2, 2, 2, 2]
     assert [one["seconds"] for one in rows] == [1.0, 2.6, 8.0, 21.0]
     assert [one["times_plain"] for one in rows] == [1.0, 2.6, 8.0, 21.0]
@@ -100,16 +103,16 @@ def test_efforts_are_compared_by_their_means():
     assert [one["left_alone"] for one in rows] == [2, 1, 0, 0]
     lines = as_text(result).splitlines()
     assert lines[0] == (
-        "The default effort takes 2.6 times a beam search of 5 (it left 1 of 2 utterances alone); the paper's setting "
-        "21 times."
+        "base: the default effort takes 2.6 times a beam search of 5 (it left 1 of 2 utterances alone); the paper's "
+        "setting 21 times."
     )
     table = [re.split(" {2,}", line) for line in lines[2:7]]
     assert table == [
-        ["effort", "n", "seconds", "times plain", "paper / it", "left alone"],
-        ["plain", "2", "1.00", "1.0", "21", "2"],
-        ["normal", "2", "2.60", "2.6", "8.1", "1"],
-        ["high", "2", "8.00", "8.0", "2.6", "0"],
-        ["paper", "2", "21.00", "21", "1.0", "0"],
+        ["model", "effort", "n", "seconds", "times plain", "paper / it", "left alone"],
+        ["base", "plain", "2", "1.00", "1.0", "21", "2"],
+        ["base", "normal", "2", "2.60", "2.6", "8.1", "1"],
+        ["base", "high", "2", "8.00", "8.0", "2.6", "0"],
+        ["base", "paper", "2", "21.00", "21", "1.0", "0"],
     ]
 
 
@@ -193,6 +196,31 @@ def test_a_run_from_end_to_end(tmp_path, monkeypatch):
     assert (tmp_path / "bench.png").stat().st_size > 10_000
 
 
+LAST = pytest.param("whisper,moonshine", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("order", ["moonshine", "moonshine,whisper", LAST])
+def test_each_model_has_the_tables_that_apply_to_it(order, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sharpen.benchmarks.bench.WIDE", 2)
+    monkeypatch.setattr("sharpen.benchmarks.bench.QUICK", replace(QUICK, methods=("greedy-em",)))
+    monkeypatch.setattr("sharpen.benchmarks.episodes.read_clips", lambda folder, count: (CLIPS[:2], "two noises"))
+    write_openai(small_model(), tmp_path / "whisper")
+    write_directory(random_moonshine(), tmp_path / "moonshine")
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "--quick", "--models", order, "--clips", "1", "--json", "b.json", "--plot", "b.png"]) == 0
+    out, result = capsys.readouterr().out, json.loads((tmp_path / "b.json").read_text())
+    timed = {model: [one["effort"] for one in result["efforts"] if one["model"] == model] for model in order.split(",")}
+    assert all(efforts == ["plain", "normal", "high", "paper"] for efforts in timed.values())
+    assert all(f"{model}: the default effort takes" in out for model in timed)
+    note = "Of moonshine only the efforts are timed: the reference of the episodes is for Whisper."
+    assert result["notes"] == [note]
+    assert note in out
+    whisper = {"whisper"} & set(timed)
+    assert {one["model"] for one in result["cases"]} == whisper
+    assert (result["ratios"]["memory_vs_reference"] is not None) == bool(whisper)
+    assert ("a process that loads whisper" in out) == bool(whisper)
+
+
 def test_memory_that_could_not_be_measured_says_why():
     assert "failed with exit code 1: " in peak("no-such-model", BenchCase("exact", "greedy-em", 1), CLIPS[0])
 
@@ -213,6 +241,7 @@ def no_run(monkeypatch):
         (["--plot", "FILE/x.png"], "x.png cannot be written: a part of its path is a file"),
         (["--models", "SMALL,FILE"], "FILE"),
         (["--models", "SMALL,"], "empty name"),
+        (["--models", "SMALL,CTC"], "is a CTC model, which has no efforts but plain"),
         (["--data", "FOLDER"], "librispeech-test-other"),
     ],
 )
@@ -220,8 +249,8 @@ def test_what_cannot_work_is_refused_before_anything_runs(arguments, message, tm
     (tmp_path / "FOLDER").mkdir()
     (tmp_path / "FILE").write_text("text")
     write_openai(small_model(), tmp_path / "SMALL")
-    places = {name: str(tmp_path / name) for name in ("FOLDER", "FILE", "SMALL")}
-    arguments = [re.sub("FOLDER|FILE|SMALL", lambda m: places[m[0]], argument) for argument in arguments]
+    places = {name: str(tmp_path / name) for name in ("FOLDER", "FILE", "SMALL")} | {"CTC": str(CTC)}
+    arguments = [re.sub("FOLDER|FILE|SMALL|CTC", lambda m: places[m[0]], argument) for argument in arguments]
     assert main(["bench", *arguments]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert list((tmp_path / "FOLDER").iterdir()) == []

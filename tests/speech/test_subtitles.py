@@ -23,6 +23,21 @@ def spoken(text, start=0.0, step=0.5):
 PIECES = [spoken("The night ferry to Aberdeen"), spoken("leaves at half past nine.", 3.0)]
 
 
+COAT = spoken("Bring a coat.", 8.5, 0.4)
+GAP = Piece(  # one word ends where the next begins, but for the rounding of a sum
+    0.0,
+    1.5,
+    " Mind the gap.",
+    words=(Word(" Mind", 0.0, 0.4, 0.9), Word(" the", 0.66, 0.1 + 0.7, 0.9), Word(" gap.", 0.8, 1.5, 0.9)),
+)
+SHIP = Piece(
+    3599.0,
+    3601.0,
+    "夜の船だ",
+    words=tuple(Word(c, 3599 + i / 2, 3599.5 + i / 2, 0.9) for i, c in enumerate("夜の船だ")),
+)
+
+
 def cues(pieces, **style):
     layout = CueLayout(Subtitles(**style), lambda text: text)
     made = [cue for piece in pieces for cue in layout.add(piece.words)]
@@ -87,6 +102,81 @@ def test_a_word_of_nothing_makes_no_empty_line():
     assert cues([Piece(0.0, 1.0, " ", words=words[1:2])], highlight_words=True) == []
 
 
+WHISPERS = [  # what WriteSRT and WriteVTT of openai-whisper 20250625 make of these words
+    (
+        [*PIECES, COAT],
+        "srt",
+        {"max_line_width": 12},
+        "1\n00:00:00,000 --> 00:00:02,500\nThe night\nferry to\nAberdeen\n\n"
+        "2\n00:00:03,000 --> 00:00:05,500\nleaves at\nhalf past\nnine.\n\n"
+        "3\n00:00:08,500 --> 00:00:09,700\nBring a\ncoat.\n\n",
+    ),
+    (
+        [*PIECES, COAT],
+        "srt",
+        {"max_line_width": 18, "max_line_count": 2},
+        "1\n00:00:00,000 --> 00:00:04,000\nThe night ferry to\nAberdeen leaves at\n\n"
+        "2\n00:00:04,000 --> 00:00:05,500\nhalf past nine.\n\n"
+        "3\n00:00:08,500 --> 00:00:09,700\nBring a coat.\n\n",
+    ),
+    (
+        [*PIECES, COAT],
+        "vtt",
+        {"max_words_per_line": 3},
+        "WEBVTT\n\n00:00.000 --> 00:01.500\nThe night ferry\n\n00:01.500 --> 00:02.500\nto Aberdeen\n\n"
+        "00:03.000 --> 00:04.500\nleaves at half\n\n00:04.500 --> 00:05.500\npast nine.\n\n"
+        "00:08.500 --> 00:09.700\nBring a coat.\n\n",
+    ),
+    (
+        [*PIECES, COAT],
+        "vtt",
+        {"max_words_per_line": 4, "max_line_width": 10},
+        "WEBVTT\n\n00:00.000 --> 00:02.000\nThe night\nferry to\n\n00:02.000 --> 00:02.500\nAberdeen\n\n"
+        "00:03.000 --> 00:05.000\nleaves at\nhalf past\n\n00:05.000 --> 00:05.500\nnine.\n\n"
+        "00:08.500 --> 00:09.700\nBring a\ncoat.\n\n",
+    ),
+    (
+        [GAP],
+        "srt",
+        {"highlight_words": True},
+        "1\n00:00:00,000 --> 00:00:00,400\n<u>Mind</u> the gap.\n\n"
+        "2\n00:00:00,400 --> 00:00:00,660\nMind the gap.\n\n"
+        "3\n00:00:00,660 --> 00:00:00,800\nMind <u>the</u> gap.\n\n"
+        "4\n00:00:00,800 --> 00:00:01,500\nMind the <u>gap.</u>\n\n",
+    ),
+    (
+        [GAP, SHIP],
+        "vtt",
+        {"highlight_words": True, "max_line_width": 8, "max_line_count": 2},
+        "WEBVTT\n\n00:00.000 --> 00:00.400\n<u>Mind</u> the\ngap.\n\n00:00.400 --> 00:00.660\nMind the\ngap.\n\n"
+        "00:00.660 --> 00:00.800\nMind <u>the</u>\ngap.\n\n00:00.800 --> 00:01.500\nMind the\n<u>gap.</u>\n\n"
+        "59:59.000 --> 59:59.500\n<u>夜</u>の船だ\n\n59:59.500 --> 01:00:00.000\n夜<u>の</u>船だ\n\n"
+        "01:00:00.000 --> 01:00:00.500\n夜の<u>船</u>だ\n\n01:00:00.500 --> 01:00:01.000\n夜の船<u>だ</u>\n\n",
+    ),
+    (
+        [SHIP],
+        "srt",
+        {"highlight_words": True, "max_words_per_line": 2},
+        "1\n00:59:59,000 --> 00:59:59,500\n<u>夜</u>の\n\n2\n00:59:59,500 --> 01:00:00,000\n夜<u>の</u>\n\n"
+        "3\n01:00:00,000 --> 01:00:00,500\n<u>船</u>だ\n\n4\n01:00:00,500 --> 01:00:01,000\n船<u>だ</u>\n\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("pieces", "kind", "style", "text"), WHISPERS)
+def test_files_are_those_of_openai_whisper(tmp_path, pieces, kind, style, text):
+    write(tmp_path, pieces, [kind], subtitles=Subtitles(**style))
+    assert (tmp_path / f"talk.{kind}").read_text(encoding="utf-8") == text
+
+
+def test_words_that_overlap_make_no_cue_that_ends_before_it_starts():
+    words = (Word(" a", 0.0, 0.5, 1.0), Word(" b", 0.3, 0.6, 1.0))
+    assert cues([Piece(0.0, 0.6, " a b", words=words)], highlight_words=True) == [
+        (0.0, 0.5, "<u>a</u> b"),
+        (0.3, 0.6, "a <u>b</u>"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("style", "message"),
     [
@@ -141,6 +231,12 @@ def test_segments_without_words_are_written_as_they_are(tmp_path):
     write(tmp_path, [Piece(0.0, 2.5, " No words.")], ["srt", "json"], subtitles=Subtitles(highlight_words=True))
     assert (tmp_path / "talk.srt").read_text() == "1\n00:00:00,000 --> 00:00:02,500\nNo words.\n\n"
     assert "words" not in json.loads((tmp_path / "talk.json").read_text())["segments"][0]
+    pieces = [PIECES[0], Piece(2.5, 3.0, " No words."), PIECES[1]]
+    write(tmp_path, pieces, ["vtt"], subtitles=Subtitles(max_line_width=99, max_line_count=1))
+    assert (tmp_path / "talk.vtt").read_text() == (
+        "WEBVTT\n\n00:00.000 --> 00:02.500\nThe night ferry to Aberdeen\n\n00:02.500 --> 00:03.000\nNo words.\n\n"
+        "00:03.000 --> 00:05.500\nleaves at half past nine.\n\n"
+    )
 
 
 def test_words_without_a_style_change_no_subtitle(tmp_path):

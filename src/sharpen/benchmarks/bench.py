@@ -2,7 +2,7 @@
 
 Engines alternate on every utterance, so that a temporarily slow machine affects them equally; batches run last. The
 time of an episode is the stem, ten times the mean of the steps that were run, and the final decode. The efforts of
-`sharpen transcribe` are timed as a whole.
+`sharpen transcribe` are timed as a whole, with every model; episodes only with Whisper, which has a reference.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from sharpen.benchmarks.efforts import EffortCost, time_efforts
 from sharpen.benchmarks.episodes import Bench, BenchCase, Clip, EpisodeTiming
 from sharpen.benchmarks.machine import STAGES, Machine, limit, measure
 from sharpen.benchmarks.memory import peak
+from sharpen.errors import SharpenError
 from sharpen.models.load import load_speech
-from sharpen.models.weights.load import load_checkpoint
+from sharpen.models.weights.ctc import CTCCheckpoint
+from sharpen.models.weights.load import find_checkpoint, load_checkpoint
 from sharpen.models.whisper_speech import WhisperSpeech
 
 METHODS = ("greedy-em", "em-tok", "em-tok-b")
@@ -45,7 +47,7 @@ class GrowthAxes:
 class BenchPlan:
     """What is run."""
 
-    models: tuple[str, ...] = ("base", "tiny.en")  # the ratios are those of the first
+    models: tuple[str, ...] = ("base", "tiny.en")  # the ratios are those of the first Whisper model
     methods: tuple[str, ...] = METHODS
     samples: tuple[int, ...] = (4, 16, 64)
     clips: int = 8  # utterances of the main case and of the efforts; the others have two
@@ -78,7 +80,7 @@ class BenchResult:
 
     machine: Machine
     utterances: str  # what they are
-    model: str  # of the ratios
+    model: str = ""  # of the ratios: the first Whisper model, if there is one
     efforts: list[EffortCost] = field(default_factory=list)
     cases: list[CaseResult] = field(default_factory=list)
     memory: dict[str, int | str] = field(default_factory=dict)  # engine -> bytes at G = WIDE, or why it failed
@@ -139,37 +141,54 @@ class BenchResult:
 
 def run(plan: BenchPlan, clips: Sequence[Clip], utterances: str, say: Say) -> BenchResult:
     """Runs the plan; `say` is called with a line about each part before it starts."""
-    first = plan.models[0]
-    result = BenchResult(measure(), utterances, first)
-    speech = load_speech(first, "cpu", "float32")
-    if not isinstance(speech, WhisperSpeech):
-        result.efforts = time_efforts(speech, clips[: plan.clips], say)
-        result.notes.append(f"Of {first} only the efforts are timed: the reference of the episodes is for Whisper.")
-        return result
+    result = BenchResult(measure(), utterances)
     for model in plan.models:
-        bench = Bench(load_checkpoint(model))
-        say(f"{model}: warming up")
-        _warm_up(bench, clips[0])
-        cases = [(method, G) for method in plan.methods for G in ((1,) if method == "greedy-em" else plan.samples)]
-        for method, G in cases:  # before anything is timed: a ratio is meaningless if the results differ
-            few = min(G, MAIN[1])  # more hypotheses would show the same and take minutes
-            name = f"{model} {method} G={few}"
-            if name not in result.differences:
-                say(f"{name}: equal to the reference?")
-                result.differences[name] = bench.check_equal(clips[0], method, few)
-        if model == first:
-            result.efforts = time_efforts(bench.speech, clips[: plan.clips], say)
-        for method, G in cases:
-            main = model == first and G in (1, MAIN[1])
-            engines, chosen = (OURS, clips[: plan.clips]) if main else (FEWER, clips[:2])
-            result.cases += _time_case(bench, model, method, G, engines, chosen, plan, result, say)
+        speech = load_speech(model, "cpu", "float32")
+        if isinstance(speech, WhisperSpeech):
+            _time_whisper(Bench(speech.checkpoint), model, plan, clips, result, say)
+        else:
+            result.efforts += time_efforts(model, speech, clips[: plan.clips], say)
+            result.notes.append(f"Of {model} only the efforts are timed: the reference of the episodes is for Whisper.")
+    if not result.model:
+        return result
     say(f"memory at G = {WIDE}")
     longest = max(clips, key=lambda clip: clip.seconds)
     for engine in ("exact", "reference"):
-        result.memory[engine] = peak(first, BenchCase(engine, MAIN[0], WIDE), longest)
+        result.memory[engine] = peak(result.model, BenchCase(engine, MAIN[0], WIDE), longest)
     if plan.growth:
-        result.growth = _growth(Bench(load_checkpoint(first)), clips, plan.growth, say)
+        result.growth = _growth(Bench(load_checkpoint(result.model)), clips, plan.growth, say)
     return result
+
+
+def check_models(names: Sequence[str]) -> None:
+    """Raises if one of them cannot be loaded or timed, which `run` would notice minutes later."""
+    for name in names:
+        if isinstance(find_checkpoint(name).load(), CTCCheckpoint):
+            raise SharpenError(
+                f"{name} is a CTC model, which has no efforts but plain and no hypotheses: there is nothing that bench "
+                "could time. Leave it out of --models"
+            )
+
+
+def _time_whisper(
+    bench: Bench, model: str, plan: BenchPlan, clips: Sequence[Clip], result: BenchResult, say: Say
+) -> None:
+    """Adds the efforts and the episodes of one model."""
+    result.model = result.model or model
+    say(f"{model}: warming up")
+    _warm_up(bench, clips[0])
+    cases = [(method, G) for method in plan.methods for G in ((1,) if method == "greedy-em" else plan.samples)]
+    for method, G in cases:  # before anything is timed: a ratio is meaningless if the results differ
+        few = min(G, MAIN[1])  # more hypotheses would show the same and take minutes
+        name = f"{model} {method} G={few}"
+        if name not in result.differences:
+            say(f"{name}: equal to the reference?")
+            result.differences[name] = bench.check_equal(clips[0], method, few)
+    result.efforts += time_efforts(model, bench.speech, clips[: plan.clips], say)
+    for method, G in cases:
+        main = model == result.model and G in (1, MAIN[1])
+        engines, chosen = (OURS, clips[: plan.clips]) if main else (FEWER, clips[:2])
+        result.cases += _time_case(bench, model, method, G, engines, chosen, plan, result, say)
 
 
 def _time_case(

@@ -25,6 +25,7 @@ class EffortTiming:
 class EffortCost:
     """An effort beside the others, on the same utterances."""
 
+    model: str
     effort: str
     utterances: int
     seconds: float  # per utterance, the mean
@@ -33,23 +34,26 @@ class EffortCost:
     left_alone: int  # utterances that were not adapted to: all under plain, elsewhere the confident ones
 
 
-def time_efforts(speech: SpeechModel, clips: Sequence[Clip], say: Callable[[str], None]) -> list[EffortCost]:
-    """The cost of every effort. Efforts alternate on every utterance."""
-    say("efforts: warming up")
+def time_efforts(
+    model: str, speech: SpeechModel, clips: Sequence[Clip], say: Callable[[str], None]
+) -> list[EffortCost]:
+    """The cost of every effort with a model, named as the user did. Efforts alternate on every utterance."""
+    say(f"{model}: efforts: warming up")
     _transcribe(speech, clips[0], "plain")
     timings: dict[str, list[EffortTiming]] = {effort: [] for effort in EFFORTS}
     for i, clip in enumerate(clips):
         for effort, timed in timings.items():
-            say(f"effort {effort}, utterance {i + 1} of {len(clips)}")
+            say(f"{model}: effort {effort}, utterance {i + 1} of {len(clips)}")
             timed.append(_transcribe(speech, clip, effort))
-    return compare(timings)
+    return compare(model, timings)
 
 
-def compare(timings: Mapping[str, Sequence[EffortTiming]]) -> list[EffortCost]:
+def compare(model: str, timings: Mapping[str, Sequence[EffortTiming]]) -> list[EffortCost]:
     """The efforts' costs from the timings of the same utterances under each."""
     mean = {effort: sum(one.seconds for one in timed) / len(timed) for effort, timed in timings.items()}
     return [
         EffortCost(
+            model,
             effort,
             len(timed),
             mean[effort],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.benchmarks.bench import BATCH, MAIN, OURS, WIDE, BenchResult, CaseResult
+from sharpen.benchmarks.efforts import EffortCost
 from sharpen.benchmarks.machine import STAGES
 from sharpen.errors import SharpenError
 from sharpen.evaluation.report.drawing import new_figure, save_figure
@@ -43,24 +44,29 @@ def as_text(result: BenchResult) -> str:
 
 
 def _efforts(result: BenchResult) -> str:
-    """What the default and the paper's setting cost, in a sentence, and the table of all efforts."""
+    """What the default and the paper's setting cost, in a sentence for each model, and the table of all efforts."""
     if not result.efforts:
         return ""
-    times = {one.effort: _times(one.times_plain) for one in result.efforts}
-    alone = next(f"{one.left_alone} of {one.utterances}" for one in result.efforts if one.effort == DEFAULT)
-    headline = (
-        f"The default effort takes {times[DEFAULT]} times a beam search of {WIDTH} (it left {alone} utterances alone); "
-        f"the paper's setting {times['paper']} times."
-    )
-    rows: list[tuple[str, ...]] = [("effort", "n", "seconds", "times plain", "paper / it", "left alone")]
+    models = dict.fromkeys(one.model for one in result.efforts)
+    headlines = [_headline(model, [one for one in result.efforts if one.model == model]) for model in models]
+    rows: list[tuple[str, ...]] = [("model", "effort", "n", "seconds", "times plain", "paper / it", "left alone")]
     for one in result.efforts:
-        rows.append((one.effort, str(one.utterances), f"{one.seconds:.2f}", times[one.effort],
+        rows.append((one.model, one.effort, str(one.utterances), f"{one.seconds:.2f}", _times(one.times_plain),
                      _times(one.faster_than_paper), str(one.left_alone)))  # fmt: skip
     foot = (
-        f"Seconds to transcribe an utterance with {result.model}, mean of n. Left alone: not adapted to, because the "
-        "effort never adapts\n(plain) or the model was confident."
+        "Seconds to transcribe an utterance, mean of n. Left alone: not adapted to, because the effort never adapts "
+        "(plain) or the\nmodel was confident."
     )
-    return f"{headline}\n\n{_table(rows)}\n\n{foot}"
+    return "\n".join(headlines) + f"\n\n{_table(rows)}\n\n{foot}"
+
+
+def _headline(model: str, costs: Sequence[EffortCost]) -> str:
+    usual, paper = (next(one for one in costs if one.effort == effort) for effort in (DEFAULT, "paper"))
+    return (
+        f"{model}: the default effort takes {_times(usual.times_plain)} times a beam search of {WIDTH} (it left "
+        f"{usual.left_alone} of {usual.utterances} utterances alone); the paper's setting "
+        f"{_times(paper.times_plain)} times."
+    )
 
 
 def _times(ratio: float) -> str:

@@ -21,8 +21,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_bench)
     add = parser.add_argument
     add("--quick", action="store_true", help="one model, em-tok and greedy-em, two utterances: minutes")
-    add("--models", metavar="NAME,NAME", help="the ratios are those of the first (default: base,tiny.en; with --quick "
-        "base)")  # fmt: skip
+    add("--models", metavar="NAME,NAME", help="the efforts are timed with each, the episodes with Whisper models; the "
+        "ratios are those of the first of these (default: base,tiny.en; with --quick base)")  # fmt: skip
     add("--json", nargs="?", const="-", metavar="FILE", help="print JSON instead of tables, or also write it to FILE")
     add("--plot", metavar="FILE", help="draw the stages and the growth (needs sharpen[report])")
     add(
@@ -49,7 +49,7 @@ def _bench(args: argparse.Namespace) -> int:
         )
     import torch
 
-    from sharpen.benchmarks.bench import QUICK, BenchPlan, run
+    from sharpen.benchmarks.bench import QUICK, BenchPlan, check_models, run
     from sharpen.benchmarks.episodes import read_clips
     from sharpen.benchmarks.tables import as_text, check_plot, plot
     from sharpen.files import check_writable, write_text
@@ -67,7 +67,7 @@ def _bench(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     folder = args.data or os.environ.get("SHARPEN_DATA")
     clips, utterances = read_clips(Path(folder) if folder else None, max(plan.clips, 2))
-    _check_models(plan.models)
+    check_models(plan.models)
     with progress(None, "cases", quiet=args.quiet) as bar:
         result = run(plan, clips, utterances, bar.set_text)
     made = json.dumps(result.as_json(), indent=1)
@@ -80,15 +80,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _models(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if not all(names):
         raise SharpenError(f"--models {text!r} has an empty name; expected names with commas between them")
     return names
-
-
-def _check_models(names: tuple[str, ...]) -> None:
-    """Loads those after the first, which are otherwise loaded when the first is done: minutes later."""
-    from sharpen.models.weights.load import load_checkpoint
-
-    for name in names[1:]:
-        load_checkpoint(name)

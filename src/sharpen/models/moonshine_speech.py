@@ -44,7 +44,7 @@ class MoonshineSpeech:
 
     def prepare(self, windows: Sequence[np.ndarray], padding: str = "full") -> PreparedSpeech:
         """There is no padding to condense: every `padding` is the same."""
-        samples = [torch.from_numpy(np.ascontiguousarray(window, dtype=np.float32)) for window in windows]
+        samples = [torch.tensor(window, dtype=torch.float32) for window in windows]  # a copy: some are read-only
         return self.policy.prepare(samples, [[self.tokenizer.bos]] * len(windows))
 
     def prompted(

@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sharpen.errors import SharpenError
@@ -25,6 +26,7 @@ from sharpen.serving.metrics import Metrics
 from sharpen.serving.reception import Reception
 from sharpen.serving.ticket import Ticket
 from sharpen.speech.efforts import DEFAULT
+from sharpen.speech.options import Options
 from sharpen.speech.transcribe import Model
 
 
@@ -143,11 +145,21 @@ class Service(Reception):
                 load_silero()
             except SharpenError as error:
                 raise bad_field("chunking_strategy", f"server_vad: {error}", "unsupported_parameter") from error
-        try:
-            self.model.check(ask.options)
-        except SharpenError as error:
-            raise bad_field("language" if task == "transcribe" else "model", str(error)) from error
+        self._check(ask.options)
         return ask, form.file
+
+    def _check(self, options: Options) -> None:
+        """Raises for what this model cannot do, with the name of the field that asks for it."""
+        timeless = replace(options, word_timestamps=False)
+        for field, some in (
+            ("language" if options.task == "transcribe" else "model", replace(timeless, initial_prompt="")),
+            ("prompt", timeless),
+            ("timestamp_granularities", options),
+        ):
+            try:
+                self.model.check(some)
+            except SharpenError as error:
+                raise bad_field(field, str(error)) from error
 
     async def follow(self, data: bytes, ask: Ask) -> Following:
         """Decodes a file and queues the recording; what happens to it can be followed."""

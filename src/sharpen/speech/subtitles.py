@@ -1,6 +1,6 @@
 """Words laid out as subtitles: which are shown together, on which lines, and which is underlined when.
 
-The options and what they do are those of openai-whisper's command.
+The options and what they do are those of openai-whisper's command; docs/words.md says what differs.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class CueLayout:
             return
         at = shown[0][0].start
         for i, (word, text) in enumerate(shown):
-            if word.start > at:
+            if round(1000 * word.start) > round(1000 * at):  # files have milliseconds: no cue of none
                 yield Cue(at, word.start, self.clean("".join(texts)))
             space = text[: len(text) - len(text.lstrip())]
             before, after = self.clean("".join(texts[:i]) + space), self.clean("".join(texts[i + 1 :]))

@@ -49,8 +49,11 @@ class SubtitleWriter(Writer):
         self.cues = 0  # written so far
 
     def add(self, file: IO[str], segment: Segment) -> None:
-        whole = Cue(segment.start, segment.end, self.clean(_one_line(segment.text)))
-        self._write(file, self.layout.add(segment.words) if self.layout.style.given and segment.words else [whole])
+        if self.layout.style.given and segment.words:
+            self._write(file, self.layout.add(segment.words))
+        else:
+            whole = Cue(segment.start, segment.end, self.clean(_one_line(segment.text)))
+            self._write(file, [*self.layout.finish(), whole])  # what is left of the segments before it comes first
 
     def finish(self, file: IO[str], text: str, meta: Mapping[str, Any]) -> None:
         self._write(file, self.layout.finish())
