@@ -134,8 +134,9 @@ def test_the_temperature_of_a_vote(folder, task, tmp_path):
     assert found == {"source": None, "vote": 0.5}
 
 
-def row(method, n, wrong, steps=0, entropy=(1.0, 0.5)):
-    return Row("t", "t", str(n), "", "", 0.0, "x", "m", method, 4 * bool(steps), steps, 0, {}, {}, seconds=2.0,
+def row(method, n, wrong, steps=0, entropy=(1.0, 0.5), seed=0, **options):
+    return Row("t", "t", str(n), "", "", 0.0, "x", "m", method, 4 * bool(steps), steps, seed,
+               {"scorer": "exact", **options}, {}, seconds=2.0 + 3 * bool(steps),
                errors=ErrorCounts(substitutions=wrong, reference=1), trace={"entropy": list(entropy)})  # fmt: skip
 
 
@@ -145,8 +146,23 @@ def test_the_table():
     assert head[3] == "against source"
     assert source[:2] == ("source", "20")
     assert source[2].startswith("50.0 [")
-    assert source[3:] == ("–", "–", "1.00", "–", "–", "2.00")
+    assert source[3:] == ("–", "–", "1.00", "–", "–", "1.0", "2.00")
     assert adapted[:2] == ("em-tok, G 4, 3 steps", "20")
     assert adapted[2].startswith("95.0 [")
     assert adapted[3].startswith("+45.0 [+")
-    assert adapted[4:] == ("9 / 0", "1.00", "0.50", "0", "2.00")
+    assert adapted[4:] == ("9 / 0", "1.00", "0.50", "0", "2.5", "5.00")
+
+
+def test_lines_of_the_table_say_what_they_are():
+    rows = [row("source", n, 0, decode="sample", temperature=0.5, seed=s) for n in range(4) for s in (1, 2)]
+    rows += [row("source", n, 1) for n in range(4)] + [row("vote", n, 1, decode="vote") for n in range(4)]
+    rows += [row("em-tok", n, 1, 3) for n in range(4)]
+    (lines,) = tables(rows).values()
+    assert [line[0] for line in lines[1:]] == [
+        "source, decode sample, temperature 0.5, 2 seeds",
+        "source, decode greedy, temperature 1",
+        "vote",
+        "em-tok, G 4, 3 steps",
+    ]
+    assert lines[1][1] == "4"  # items, each with two seeds
+    assert lines[4][3] == "+0.0 [+0.0, +0.0]"  # against the source with the same search
