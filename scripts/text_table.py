@@ -10,7 +10,10 @@ from sharpen.evaluation.text.table import tables
 
 
 def markdown(folder: str) -> list[str]:
-    """One table for all tasks, the task in its first column; seconds are left out, since the machine was shared."""
+    """One table for all tasks, the task in its first column.
+
+    Seconds are left out, since machines differ: within a run they are compared with the source's.
+    """
     lines: list[str] = []
     for task, (head, *rest) in tables(read_rows(folder)).items():
         if not lines:

@@ -224,6 +224,12 @@ def test_options_that_would_do_nothing_are_refused(arguments, message, tmp_path,
     assert message in capsys.readouterr().err
 
 
+def test_a_task_for_language_models_is_no_corpus(tmp_path, capsys):
+    assert main(["evaluate", "made:copying", "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "made:copying is a task for language models; use `sharpen evaluate-text made:copying`" in error
+
+
 @pytest.mark.parametrize("lanes", ["1", "2"])
 def test_interrupted_keeps_what_is_finished(tmp_path, wav, lanes):
     long = wav("long.wav", np.tile(read_audio(CLIPS[0]).samples, 60))

@@ -194,7 +194,7 @@ def as_text(value: Any) -> str:
         return WORDS[value][0]
     if isinstance(value, tuple | list):
         return "+".join(map(as_text, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value).replace("\n", "\\n")
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:

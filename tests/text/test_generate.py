@@ -1,13 +1,17 @@
 import math
+from inspect import signature
 
 import pytest
 import torch
 from text.small_text import END, small_text
 
 import sharpen
+from sharpen.cli import generate
+from sharpen.cli.parser import Parser
 from sharpen.errors import SharpenError
 from sharpen.explain.page import as_html, as_text
 from sharpen.method.adaptation import Adaptation
+from sharpen.text.fold import folded
 from sharpen.text.generate import Continuation
 from sharpen.text.options import Generation
 
@@ -78,6 +82,40 @@ def test_searches(model):
     keys = []
     model.generate("abc", decode="vote", votes=12, max_tokens=3, key=lambda text: keys.append(text) or text[:1])
     assert len(keys) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.1}, "temperature is 0.1, but decode is 'greedy': set decode='sample' or 'vote'"),
+        ({"votes": 3}, "votes is 3, but decode is 'greedy': set decode='vote'"),
+        ({"beam_size": 9}, "beam_size is 9, but decode is 'greedy': set decode='beam'"),
+        ({"votes": 3, "decode": "sample"}, "votes is 3, but decode is 'sample'"),
+        ({"temperature": 2.0, "adapt": Adaptation(method="beam")}, "temperature is 2.0, but decode is 'beam'"),
+        ({"beam_size": 9, "adapt": Adaptation(method="beam")}, "the method beam is as wide as its samples"),
+    ],
+)
+def test_options_that_the_search_would_not_use_are_refused(model, options, message):
+    with pytest.raises(SharpenError, match=message):
+        model.generate("abc", **options)
+
+
+def test_the_default_is_that_of_the_command_line():
+    parser = Parser()
+    generate.arguments(parser)
+    default = signature(sharpen.load_text).parameters["name"].default
+    assert default == parser.parse_args([]).model == "smollm2-135m"
+
+
+def test_a_vote_merges_what_differs_in_case_spaces_and_punctuation_at_the_ends(model, monkeypatch):
+    calls, said = [], ["Rome", "Paris", "paris.", " PARIS ", "Rome", "the answer"]
+    monkeypatch.setattr(
+        type(model.model.tokenizer), "decode", lambda self, ids: calls.append(tuple(ids)) or said[len(calls) - 1]
+    )
+    model.generate("abc", decode="vote", votes=5, max_tokens=3)
+    assert calls[5] == calls[1] != calls[0]
+    assert folded("Paris.") == folded(" PARIS ") == "paris"
+    assert (folded("-5"), folded("5 %"), folded("..."), folded("a.\nB")) == ("-5", "5 %", "...", "a. b")
 
 
 def test_a_vote_takes_the_most_frequent(model):

@@ -2,6 +2,8 @@
 
 import io
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from text.small_text import write_model
@@ -90,6 +92,26 @@ def test_a_prompt_that_fails_does_not_stop_the_others(folder, prompts, tmp_path,
     assert [entry["id"] for entry in answers(out)] == ["one", "3", "7"]
 
 
+def test_answers_of_other_weights_are_not_continued(folder, prompts, tmp_path, capsys):
+    model, out = tmp_path / "model", tmp_path / "answers.jsonl"
+    shutil.copytree(folder, model)
+    command = ("--model", model, "--input", prompts, "--output", out, "--max-tokens", 3)
+    assert run(*command) == 0
+    before = out.read_bytes()
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert run(*command) == 2
+    assert f"an answer of other weights: {model} had the checksum" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+def test_a_folder_of_a_speech_model(folder, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper", "is_encoder_decoder": True}))
+    (tmp_path / "model.safetensors").write_bytes((Path(folder) / "model.safetensors").read_bytes())
+    assert run("--model", tmp_path, "--prompt", "a") == 2
+    assert f"{tmp_path} is a speech model; use `sharpen transcribe" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -99,8 +121,11 @@ def test_a_prompt_that_fails_does_not_stop_the_others(folder, prompts, tmp_path,
         (("--prompt", "@/nowhere"), "cannot read /nowhere"),
         (("--input", "/nowhere"), "cannot read /nowhere"),
         (("--prompt", "a", "--steps", "3"), "--steps needs an adapting method"),
-        (("--prompt", "a", "--votes", "3"), "--votes needs --decode vote"),
+        (("--prompt", "a", "--votes", "3"), "votes is 3, but decode is 'greedy': set decode='vote'"),
+        (("--prompt", "a", "--votes", "16"), "votes is 16, but decode is 'greedy'"),  # also the default does nothing
+        (("--prompt", "a", "--method", "beam", "--decode", "sample"), "as wide as --samples"),
         (("--prompt", "a", "--model", "nonsense"), "not one of stories15M, smollm2-135m"),
+        (("--prompt", "a", "--model", "tiny.en"), "a speech model; use `sharpen transcribe --model tiny.en`"),
     ],
 )
 def test_bad_usage(arguments, message, capsys):

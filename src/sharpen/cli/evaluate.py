@@ -46,6 +46,9 @@ def _evaluate(args: argparse.Namespace) -> int:
     from sharpen.evaluation.runs.plan import plan
     from sharpen.evaluation.runs.settings import of_effort, settings
 
+    made = [name for name in args.corpora if name.startswith("made:")]
+    if made:
+        raise SharpenError(f"{made[0]} is a task for language models; use `sharpen evaluate-text {made[0]}`")
     unknown = [name for name in args.effort if name not in EFFORTS]
     if unknown:
         raise SharpenError(f"--effort {unknown[0]}: expected {', '.join(EFFORTS)}")

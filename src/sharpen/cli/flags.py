@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from sharpen.cli.parser import Switch
 from sharpen.cli.values import words
 from sharpen.errors import SharpenError
+from sharpen.method.adaptation import Adaptation, applies
+from sharpen.method.objectives import Method
 from sharpen.options import Option, as_text, declared
 
 SHORT = 32  # characters of choices that a flag shows in place of a value
@@ -53,6 +55,18 @@ def given(args: argparse.Namespace, cls: type) -> dict[str, Any]:
 
 def flag(cls: type, name: str) -> str:
     return declared(cls)[name].flag or name
+
+
+def check_adaptation(own: Iterable[str], methods: Collection[Method], example: str = "--method em-tok-b") -> None:
+    """Refuses flags of `Adaptation` that no method uses; a seed is harmless.
+
+    Also what makes no difference to an adapting method, such as the samples of greedy search, is let through.
+    """
+    used = {name for name in own for row in methods if row.search is not None or applies(name, row)}
+    unused = [flag(Adaptation, name) for name in own if name not in {"seed", *used}]
+    if unused:
+        need = "needs" if len(unused) == 1 else "need"
+        raise SharpenError(f"{', '.join(unused)} {need} an adapting method, e.g. {example}")
 
 
 def _parser(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from sharpen.cli.flags import add_options, flag, given
-from sharpen.cli.values import DONE, FAILED, threads
+from sharpen.cli import language
+from sharpen.cli.flags import add_options, check_adaptation, given
+from sharpen.cli.values import DONE, FAILED
 from sharpen.errors import SharpenError, reason
-from sharpen.method.adaptation import Adaptation, applies
-from sharpen.speech.presets import Dtype, default_device
+from sharpen.method.adaptation import Adaptation
 from sharpen.terminal import progress
-from sharpen.text.options import Generation
+from sharpen.text.options import Generation, check_search
 
 if TYPE_CHECKING:
     from sharpen.explain.page import Explanation
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from sharpen.text.generate import Answer, LanguageModel
     from sharpen.text.prompts import AnswerFile, Prompt
 
-MODEL = (
-    "a Hugging Face directory or id, a GGUF or llama2.c file, or stories15M, smollm2-135m, gemma3-270m or "
-    "qwen2.5-coder-0.5b (default: smollm2-135m)"
-)
 PAGE = "generate.html"
 SHOWN = 5  # hypotheses of a tree in the terminal
 
@@ -37,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(run=_generate)
     add = parser.add_argument
-    add("--model", default="smollm2-135m", help=MODEL)
+    language.add_model(parser)
     add("--prompt", "-p", action="append", default=[], metavar="TEXT|@FILE|-",
         help="a prompt, the content of a file, or standard input; may be given several times")  # fmt: skip
     add("--input", metavar="FILE", help='prompts, one JSON object with "prompt" (and "id") on each line')
@@ -45,30 +41,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("adaptation")
     add_options(group, Adaptation(), defaults={"method": "source: nothing adapts"})
     group.add_argument("--page", metavar="FILE", default=PAGE, help=f"the page that --explain writes (default: {PAGE})")
-    add_options(parser.add_argument_group("answer"), Generation(), skip=("seed",))
-    group = parser.add_argument_group("machine")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default: auto, which never takes mps)")
-    group.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="of the weights (default: float32)")
-    group.add_argument("--threads", type=threads, metavar="N", help="CPU threads (default: torch's choice)")
+    language.add_answer(parser)
     add("--quiet", "-q", action="store_true", help="no progress bar")
 
 
 def make_generation(args: argparse.Namespace) -> Generation:
     """What the command line asks for; refuses flags that its method does not use."""
-    own, answering = given(args, Adaptation), given(args, Generation)
+    own, answering = given(args, Adaptation), language.answering(args)
     adapt = Adaptation(**{"method": "source", **own})
-    adapts = adapt.row.search is not None
-    unused = [flag(Adaptation, name) for name in own if name != "seed" and not (adapts or applies(name, adapt.row))]
-    if unused:
-        need = "needs" if len(unused) == 1 else "need"
-        raise SharpenError(f"{', '.join(unused)} {need} an adapting method, e.g. --method em-tok-b")
-    decode = answering.get("decode", "greedy")
-    for name, kinds in (("beam_size", ("beam",)), ("votes", ("vote",)), ("temperature", ("sample", "vote"))):
-        if name in answering and decode not in kinds:
-            raise SharpenError(f"{flag(Generation, name)} needs --decode {' or '.join(kinds)}")
-    if "end_with" in answering:  # a newline is hard to type
-        answering["end_with"] = answering["end_with"].replace("\\n", "\n")
-    return Generation(**{**answering, "seed": own.get("seed", 0)}, adapt=adapt)
+    check_adaptation(own, [adapt.row])
+    if adapt.method == "beam" and ("beam_size" in answering or "decode" in answering):
+        raise SharpenError("--method beam is a beam search as wide as --samples; leave --decode and --beam-size out")
+    check_search(answering, answering.get("decode", "greedy"))
+    return Generation(**answering, seed=adapt.seed, adapt=adapt)
 
 
 def _generate(args: argparse.Namespace) -> int:
@@ -78,7 +63,7 @@ def _generate(args: argparse.Namespace) -> int:
     if args.output and not args.input:
         raise SharpenError("--output needs --input; a --prompt is answered on standard output")
     explain = options.adapt is not None and options.adapt.explain
-    from sharpen.text.prompts import AnswerFile, Prompt, read_prompts
+    from sharpen.text.prompts import Prompt, read_prompts
 
     if args.input:
         lines = sys.stdin.read().splitlines() if args.input == "-" else None
@@ -92,20 +77,19 @@ def _generate(args: argparse.Namespace) -> int:
 
         check_writable(args.page)
     with ExitStack() as stack:
-        file = stack.enter_context(AnswerFile(args.output, args.model, options)) if args.output else None
+        file = stack.enter_context(_answers(args, options)) if args.output else None
         left = prompts if file is None else file.missing(prompts)
         if not left:
             print(f"{args.output}: all {len(prompts)} prompts are answered", file=sys.stderr)
             return DONE
-        import torch  # only now: a mistake on the command line is reported at once
+        return _Report(args, options, language.load(args), file, len(left)).run(left)
 
-        from sharpen.text.generate import load_text
 
-        if args.threads:
-            torch.set_num_threads(args.threads)
-        device = default_device() if args.device == "auto" else args.device
-        model = load_text(args.model, device=device, dtype=args.dtype)
-        return _Report(args, options, model, file, len(left)).run(left)
+def _answers(args: argparse.Namespace, options: Generation) -> AnswerFile:
+    from sharpen.models.weights.text import fingerprint_text
+    from sharpen.text.prompts import AnswerFile
+
+    return AnswerFile(args.output, args.model, fingerprint_text(args.model), options)
 
 
 class _Report:

@@ -14,12 +14,17 @@ from sharpen.errors import SharpenError
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Tables, figures and single utterances from the rows of one or several runs. "
+        "Tables, figures and single utterances from the rows of one or several runs, on speech or on text. "
         "Without a file option the markdown goes to standard output."
     )
     parser.set_defaults(run=_report)
     add = parser.add_argument
-    add("results", nargs="+", metavar="DIR", help="what `sharpen evaluate --out` wrote: a folder, or its rows.jsonl")
+    add(
+        "results",
+        nargs="+",
+        metavar="DIR",
+        help="what `sharpen evaluate --out` or `evaluate-text --out` wrote: a folder, or its rows.jsonl",
+    )
     add("--html", metavar="FILE", help="one self-contained page (figures need sharpen[report])")
     add("--markdown", metavar="FILE", help="tables as markdown")
     add("--latex", metavar="FILE", help="tables for a paper that loads booktabs, graphicx and xcolor")

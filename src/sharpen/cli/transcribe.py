@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sharpen.cli import machine
-from sharpen.cli.flags import add_options, flag, given
+from sharpen.cli.flags import add_options, check_adaptation, flag, given
 from sharpen.cli.values import DONE, FAILED, positive
 from sharpen.errors import SharpenError
-from sharpen.method.adaptation import Adaptation, applies
+from sharpen.method.adaptation import Adaptation
 from sharpen.options import declared
 from sharpen.speech.efforts import DEFAULT, EFFORTS
 from sharpen.speech.options import Options, VadParameters
@@ -119,10 +119,7 @@ def make_options(args: argparse.Namespace, effort: str = DEFAULT) -> Options:
     bundle = dict(EFFORTS["plain" if "method" in adaptation else args.effort or effort])
     base = bundle.pop("adapt") or Adaptation(method="source")
     adapt = Adaptation(**adaptation) if "method" in adaptation else replace(base, **adaptation)
-    unused = [flag(Adaptation, name) for name in adaptation if name != "seed" and not _uses(adapt, name)]
-    if unused:
-        need = "needs" if len(unused) == 1 else "need"
-        raise SharpenError(f"{', '.join(unused)} {need} an adapting method, e.g. --method em-tok-b")
+    check_adaptation(adaptation, [adapt.row])
     if adapt.method == "beam" and ("beam_size" in decoding or decoding.get("decode") == "greedy"):
         raise SharpenError("--method beam is a beam search as wide as --samples; leave --decode and --beam-size out")
     if "beam_size" in decoding and decoding.get("decode") == "greedy":
@@ -156,11 +153,6 @@ def _for_frames(args: argparse.Namespace, model: Model) -> Options:
             f"{', '.join(unused)}: {name} is a CTC model, which is decoded without a search; leave it out"
         )
     return make_options(args, "plain")
-
-
-def _uses(adapt: Adaptation, name: str) -> bool:
-    """Also what makes no difference to an adapting method, such as the samples of greedy search, is let through."""
-    return adapt.row.search is not None or applies(name, adapt.row)
 
 
 class _Report:

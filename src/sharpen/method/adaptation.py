@@ -56,7 +56,10 @@ class Adaptation:
     )
     guard: bool = option(True, "return the source's text where the adapted one looks broken", always=True)
     explain: bool = option(
-        False, "decode greedily before every step, and explain in STEM.html what adaptation changed", role="output"
+        False,
+        "decode greedily before every step, and explain on a page what adaptation changed (transcribe: STEM.html, "
+        "generate: --page)",
+        role="output",
     )
     greedy_at: tuple[int, ...] = option((), "decode greedily after these updates, too", role="output", flag=None)
     seed: int = option(0, "seed of every random draw")

@@ -23,10 +23,11 @@ from sharpen.method.trace import Trace
 from sharpen.method.tree import Hypothesis, HypothesisTree
 from sharpen.models.load import load_text_model
 from sharpen.models.text import TextModel
-from sharpen.text.options import Generation
+from sharpen.text.fold import folded
+from sharpen.text.options import MODEL, Generation
 
 Key = Callable[[str], str]
-"""What two answers must share to be one vote, such as the number they end with."""
+"""What two answers must share to be one vote, such as the number they end with; by default `fold.folded`."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class LanguageModel:
             trees = search.sample(
                 policy, encoded, limits, count, draws, temperature=options.temperature, entropies=True
             )
-        best = partial(self._most_frequent, key or _folded) if options.decode == "vote" else _first
+        best = partial(self._most_frequent, key or folded) if options.decode == "vote" else _first
         return [self._continuation(tree, best(tree)) for tree in trees]
 
     def _most_frequent(self, key: Key, tree: HypothesisTree) -> Hypothesis:
@@ -181,7 +182,7 @@ class LanguageModel:
         return Continuation(self.model.tokenizer.decode(y.content), y.content, y.logprobs[:n], entropies, y.finished)
 
     def _said(self, tokens: Sequence[int]) -> str:
-        return _folded(self.model.tokenizer.decode(tokens))
+        return folded(self.model.tokenizer.decode(tokens))
 
     def rank(self, prompt: str, choices: Sequence[str], id: str, options: Generation) -> Ranking:
         """How probable each choice is as the whole answer to a prompt, before and after adapting to the prompt."""
@@ -219,14 +220,9 @@ class LanguageModel:
         )
 
 
-def load_text(name: str | Path = "stories15M", *, device: str = "cpu", dtype: str = "float32") -> LanguageModel:
+def load_text(name: str | Path = MODEL, *, device: str = "cpu", dtype: str = "float32") -> LanguageModel:
     """A language model: a Hugging Face directory or id, a GGUF or llama2.c file, or a name such as smollm2-135m."""
     return LanguageModel(load_text_model(name, device, dtype))
-
-
-def _folded(text: str) -> str:
-    """Without differences of case and spaces."""
-    return " ".join(text.lower().split())
 
 
 def _first(tree: HypothesisTree) -> Hypothesis:

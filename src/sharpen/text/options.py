@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sharpen.errors import SharpenError
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import Method
-from sharpen.options import option, validate
+from sharpen.options import declared, option, validate
 
+MODEL = "smollm2-135m"  # the language model where none is named
 WIDTH = 5  # of a beam search that no method asks for
+# What only some searches use.
+SEARCHES = {"beam_size": ("beam",), "votes": ("vote",), "temperature": ("sample", "vote")}
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,22 @@ class Generation:
         validate(self)
         if adapt is not None and adapt.row.search is None:  # source and beam are ways to decode
             if adapt.row.decode == "beam":
+                if self.beam_size != WIDTH:
+                    raise SharpenError(
+                        f"beam_size is {self.beam_size}, but the method beam is as wide as its samples: set samples, "
+                        "or use decode='beam' without the method"
+                    )
                 object.__setattr__(self, "decode", "beam")
                 object.__setattr__(self, "beam_size", adapt.samples)
             adapt = None
         object.__setattr__(self, "adapt", adapt)
+        own = {name: getattr(self, name) for name in SEARCHES}
+        check_search({n: v for n, v in own.items() if v != declared(type(self))[n].default}, self.decode)
+
+
+def check_search(given: Mapping[str, Any], decode: str) -> None:
+    """Refuses an option among those given that this search would not use."""
+    for name, kinds in SEARCHES.items():
+        if name in given and decode not in kinds:
+            expected = " or ".join(map(repr, kinds))
+            raise SharpenError(f"{name} is {given[name]}, but decode is {decode!r}: set decode={expected}")

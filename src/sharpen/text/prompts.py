@@ -48,10 +48,10 @@ def read_prompts(path: str | Path, lines: Iterable[str] | None = None) -> list[P
 
 
 class AnswerFile:
-    """The answers of a run, open for appending."""
+    """The answers of a run, open for appending. `weights` is the checksum of what `model` names."""
 
-    def __init__(self, path: str | Path, model: str, options: Generation) -> None:
-        self.path, self._settings = Path(path), _settings(model, options)
+    def __init__(self, path: str | Path, model: str, weights: str, options: Generation) -> None:
+        self.path, self._settings = Path(path), _settings(model, weights, options)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.done = self._repair()
@@ -94,15 +94,23 @@ class AnswerFile:
         done = {}
         for number, line in enumerate(whole.decode("utf-8", "replace").splitlines(), 1):
             entry = _parsed(line, f"{self.path}, line {number}")
-            if entry.get("settings") != self._settings:
-                raise SharpenError(
-                    f"{self.path}, line {number}: an answer with other settings ({entry.get('settings')}); give "
-                    "another --output"
-                )
+            self._agree(entry.get("settings"), f"{self.path}, line {number}")
             done[str(entry.get("id"))] = str(entry.get("prompt"))
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
         return done
+
+    def _agree(self, stored: Any, where: str) -> None:
+        if stored == self._settings:
+            return
+        held = stored.get("weights") if isinstance(stored, dict) else None
+        if held and {**stored, "weights": ""} == {**self._settings, "weights": ""}:
+            model, ours = self._settings["model"], self._settings["weights"]
+            raise SharpenError(
+                f"{where}: an answer of other weights: {model} had the checksum {held} then, and has {ours} now; give "
+                "another --output"
+            )
+        raise SharpenError(f"{where}: an answer with other settings ({stored}); give another --output")
 
 
 def as_entry(answer: Answer) -> dict[str, Any]:
@@ -127,7 +135,7 @@ def as_entry(answer: Answer) -> dict[str, Any]:
     return entry
 
 
-def _settings(model: str, options: Generation) -> dict[str, Any]:
+def _settings(model: str, weights: str, options: Generation) -> dict[str, Any]:
     """What an answer depends on, in the words of the command line."""
     own = {
         name: as_text(getattr(options, name))
@@ -140,7 +148,7 @@ def _settings(model: str, options: Generation) -> dict[str, Any]:
             for name, one in declared(type(options.adapt)).items()
             if one.role == "setting"
         }
-    return {"model": model, **own}
+    return {"model": model, "weights": weights, **own}
 
 
 def _lines(path: str | Path) -> list[str]:

@@ -6,7 +6,8 @@ from evaluation.report.answers import answer
 
 from sharpen.errors import SharpenError
 from sharpen.evaluation.report.comparisons import line_results
-from sharpen.evaluation.report.lines import column_names, columns, group_lines, partner, read, summarise
+from sharpen.evaluation.report.lines import column_names, columns, group_lines, partner, read
+from sharpen.evaluation.report.summary import summarise
 from sharpen.evaluation.runs.score import ErrorCounts
 
 RIGHT, ONE_OFF, LOOP = "one two three four", "one two three five", "one one one one one one one one one"

@@ -26,16 +26,18 @@ def task(tmp_path):
     return path
 
 
+SMALL = ("--steps", "1", "--samples", "3")
+
+
 def run(folder, *arguments):
-    small = ("--steps", "1", "--samples", "3", "--max-tokens", "4")
-    return main(["evaluate-text", "-q", "--model", folder, *map(str, arguments), *small])
+    return main(["evaluate-text", "-q", "--model", folder, "--max-tokens", "4", *map(str, arguments)])
 
 
 def test_rows_and_resume(folder, task, tmp_path, capsys):
     own = tmp_path / "own.py"
     own.write_text("def even(answer, right):\n    return len(answer) % 2 == 0\n")
     out, methods = tmp_path / "run", ("--methods", "source,vote,beam,greedy-em,em-seq,em-tok,em-tok-b")
-    command = (task, "--out", out, *methods, "--scorer", f"{own}:even", "--batch-size", 2)
+    command = (task, "--out", out, *methods, "--scorer", f"{own}:even", "--batch-size", 2, *SMALL)
     assert run(folder, *command) == 0
     rows = read_rows(out)
     assert len(rows) == 35
@@ -68,9 +70,9 @@ def test_rows_and_resume(folder, task, tmp_path, capsys):
 def test_multiple_choice(folder, tmp_path, capsys):
     items = [{"prompt": f"p{n}", "answer": "ab", "choices": ["ab", "cd", "e"]} for n in range(4)]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, items)))
-    assert run(folder, tmp_path / "c.jsonl", "--out", tmp_path / "run", "--methods", "source,em-tok") == 0
+    assert run(folder, tmp_path / "c.jsonl", "--out", tmp_path / "run", "--methods", "source,em-tok", *SMALL) == 0
     rows = read_rows(tmp_path / "run")
-    assert {row.normaliser for row in rows} == {"choice"}
+    assert {row.options["scorer"] for row in rows} == {"choice"}
     assert {row.text for row in rows} <= {"ab", "cd", "e"}
     assert all(row.errors.errors == (row.text != "ab") for row in rows)
     assert run(folder, tmp_path / "c.jsonl", "--out", tmp_path / "v", "--methods", "vote") == 2
@@ -89,8 +91,52 @@ def test_failures_and_bad_usage(folder, tmp_path, capsys):
     assert "not every item has choices" in capsys.readouterr().err
 
 
-def row(method, n, wrong, steps=0, entropy=(1.0, 0.5)):
-    return Row("t", "t", str(n), "", "", 0.0, "x", "m", method, 4 * bool(steps), steps, 0, {}, {}, seconds=2.0,
+def test_draws_of_another_seed_are_other_rows(folder, task, tmp_path, capsys):
+    out = ("--out", tmp_path / "run", "--methods", "source,vote", "--decode", "sample", "--samples", 3)
+    assert run(folder, task, *out, "--seed", 1) == 0
+    assert run(folder, task, *out, "--seed", 2) == 0
+    rows = read_rows(tmp_path / "run")
+    by = {}
+    for row in rows:
+        by.setdefault((row.method, row.seed), []).append(row.text)
+    assert [*by] == [("source", 1), ("vote", 1), ("source", 2), ("vote", 2)]
+    assert by["source", 1] != by["source", 2]
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"{tmp_path / 'run'}: 10 rows; sharpen report {tmp_path / 'run'} makes the tables and figures"
+    )
+    greedy = ("--out", tmp_path / "greedy", "--methods", "source")
+    assert run(folder, task, *greedy, "--seed", 1) == run(folder, task, *greedy, "--seed", 2) == 0
+    assert len(read_rows(tmp_path / "greedy")) == 5  # nothing is drawn: the rows are the same
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--methods", "source", "--temperature", 0.3), "temperature is 0.3, but decode is 'greedy'"),
+        (("--methods", "source,em-tok", "--beam-size", 9), "beam_size is 9, but decode is 'greedy': set decode='beam'"),
+        (("--methods", "vote,beam", "--decode", "sample"), "vote and beam search in their own way"),
+        (("--methods", "source", "--lr", 1), "--lr needs an adapting method, e.g. --methods source,em-tok-b"),
+        (("--methods", "source", "--samples", 4, "--steps", 2), "--steps, --samples need an adapting method"),
+        (("--methods", "vote", "--steps", 2), "--steps needs an adapting method"),
+        (("--decode", "vote"), "use the method vote instead"),
+        (("--scorer", "choice", "--decode", "sample"), "compares log-probabilities: leave it out"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(folder, task, tmp_path, capsys, arguments, message):
+    assert run(folder, task, "--out", tmp_path / "run", *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_temperature_of_a_vote(folder, task, tmp_path):
+    assert run(folder, task, "--out", tmp_path / "v", "--methods", "source,vote", "--temperature", 0.5) == 0
+    found = {row.method: row.options.get("temperature") for row in read_rows(tmp_path / "v")}
+    assert found == {"source": None, "vote": 0.5}
+
+
+def row(method, n, wrong, steps=0, entropy=(1.0, 0.5), seed=0, **options):
+    return Row("t", "t", str(n), "", "", 0.0, "x", "m", method, 4 * bool(steps), steps, seed,
+               {"scorer": "exact", **options}, {}, seconds=2.0 + 3 * bool(steps),
                errors=ErrorCounts(substitutions=wrong, reference=1), trace={"entropy": list(entropy)})  # fmt: skip
 
 
@@ -100,8 +146,23 @@ def test_the_table():
     assert head[3] == "against source"
     assert source[:2] == ("source", "20")
     assert source[2].startswith("50.0 [")
-    assert source[3:] == ("–", "–", "1.00", "–", "–", "2.00")
+    assert source[3:] == ("–", "–", "1.00", "–", "–", "1.0", "2.00")
     assert adapted[:2] == ("em-tok, G 4, 3 steps", "20")
     assert adapted[2].startswith("95.0 [")
     assert adapted[3].startswith("+45.0 [+")
-    assert adapted[4:] == ("9 / 0", "1.00", "0.50", "0", "2.00")
+    assert adapted[4:] == ("9 / 0", "1.00", "0.50", "0", "2.5", "5.00")
+
+
+def test_lines_of_the_table_say_what_they_are():
+    rows = [row("source", n, 0, decode="sample", temperature=0.5, seed=s) for n in range(4) for s in (1, 2)]
+    rows += [row("source", n, 1) for n in range(4)] + [row("vote", n, 1, decode="vote") for n in range(4)]
+    rows += [row("em-tok", n, 1, 3) for n in range(4)]
+    (lines,) = tables(rows).values()
+    assert [line[0] for line in lines[1:]] == [
+        "source, decode sample, temperature 0.5, 2 seeds",
+        "source, decode greedy, temperature 1",
+        "vote",
+        "em-tok, G 4, 3 steps",
+    ]
+    assert lines[1][1] == "4"  # items, each with two seeds
+    assert lines[4][3] == "+0.0 [+0.0, +0.0]"  # against the source with the same search

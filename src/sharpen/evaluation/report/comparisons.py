@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sharpen.evaluation.report import paper
-from sharpen.evaluation.report.lines import OPTIONS, Column, Line, Summary, columns, partner, setting_value, summarise
+from sharpen.evaluation.report.lines import OPTIONS, Column, Line, columns, partner, setting_value
+from sharpen.evaluation.report.rescore import errors_in
 from sharpen.evaluation.report.statistics import Comparison, Interval, compare, rate
+from sharpen.evaluation.report.summary import Summary, summarise
 from sharpen.evaluation.runs.rows import Row
-from sharpen.evaluation.runs.score import ErrorCounts, recount
+from sharpen.evaluation.runs.score import ErrorCounts
 from sharpen.options import declared
 from sharpen.speech.options import Options
+from sharpen.text.options import Generation
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def _average(line: Line, cells: Mapping[Column, ErrorRate]) -> ErrorRate:
 
 def _setting(line: Line) -> paper.PaperSetting | None:
     """The line's setting, to look up the paper's number; None where an option is set that the paper does not have."""
+    if line.scorer:
+        return None
     beyond = [one for name, one in OPTIONS.items() if name in line.options and one.role == "setting" and not one.always]
     if beyond:  # a row records such an option only where it is not the default
         return None
@@ -116,21 +121,26 @@ def _paired(line: Line, method: str, lines: Sequence[Line]) -> PairedLines | Non
 
 
 def source_of(line: Line, lines: Sequence[Line]) -> Line | None:
-    """The source line with the same preset, noise and decoding; else the source transcripts in the line's own rows."""
+    """The source line with the same preset, noise and decoding; else the source's texts in the line's own rows."""
     other = partner(line, "source", lines)
-    keys = ["preset", "dtype", "snr_rule", *(name for name, one in declared(Options).items() if one.role == "setting")]
+    own = declared(Generation if line.scorer else Options)
+    keys = ["preset", "dtype", "snr_rule", "scorer", *(name for name, one in own.items() if one.role == "setting")]
     alike = other and all(setting_value(line.settings, key) == setting_value(other.settings, key) for key in keys)
     return other if alike or not line.adapts else own_source(line)
 
 
-def own_source(line: Line) -> Line:
-    """A source line made from the source transcripts that the rows of an adapting line hold."""
-
-    def before(row: Row) -> Row:
-        words, _ = recount(row.reference, row.source_text, row.normaliser)
-        return replace(row, method="source", text=row.source_text, errors=words)
-
-    cells = {column: tuple(map(before, rows)) for column, rows in line.cells.items()}
+def own_source(line: Line) -> Line | None:
+    """A source line made from the source's texts that the rows of an adapting line hold; None if they have no score."""
+    cells: dict[Column, tuple[Row, ...]] = {}
+    for column, rows in line.cells.items():
+        errors = [errors_in(row, row.source_text) for row in rows]
+        cells[column] = tuple(
+            replace(row, method="source", text=row.source_text, errors=words)
+            for row, words in zip(rows, errors, strict=True)
+            if words is not None
+        )
+        if len(cells[column]) < len(rows):
+            return None
     return replace(line, method="source", steps=0, samples=0, cells=cells, label="source, of the same rows")
 
 

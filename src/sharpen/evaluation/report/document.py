@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sharpen.errors import SharpenError
-from sharpen.evaluation.report import cases, comparisons, frontier, markup, paper, tables
+from sharpen.evaluation.report import accuracy, cases, comparisons, frontier, markup, paper, tables
 from sharpen.evaluation.report.cases import Case
 from sharpen.evaluation.report.comparisons import LineResult
 from sharpen.evaluation.report.figures import FigureData, figures_of
@@ -21,6 +21,7 @@ from sharpen.evaluation.report.frontier import RunFrontier
 from sharpen.evaluation.report.lines import Line, group_lines
 from sharpen.evaluation.report.markup import Cell, Table
 from sharpen.evaluation.runs.rows import Row
+from sharpen.evaluation.text.run import VOTE
 from sharpen.method.objectives import EVERY_METHOD
 
 CASES_OF = "em-tok-b"  # the method whose single utterances are shown, if it was run
@@ -28,7 +29,7 @@ CASES_OF = "em-tok-b"  # the method whose single utterances are shown, if it was
 
 @dataclass(frozen=True)
 class Section:
-    """One corpus."""
+    """One corpus, or one task of a language model."""
 
     corpus: str
     results: tuple[LineResult, ...]
@@ -49,6 +50,11 @@ class Report:
     notes: tuple[str, ...] = ()
     frontiers: tuple[RunFrontier, ...] = ()  # WER against computing time, where that was asked for
 
+    @property
+    def of_answers(self) -> bool:
+        """Whether it is about a language model's answers to tasks, not about transcripts."""
+        return any(result.line.scorer for section in self.sections for result in section.results)
+
 
 def build(
     rows: Iterable[Row],
@@ -65,9 +71,15 @@ def build(
     if missing:
         raise SharpenError(f"--without {missing[0]}: no row has that id; see the field `id` in rows.jsonl")
     rows = [row for row in rows if row.id not in without]
-    unknown = [name for name in against if name not in EVERY_METHOD]
+    answers = accuracy.of_answers(rows)
+    methods = (*EVERY_METHOD, *([VOTE] if answers else []))
+    unknown = [name for name in against if name not in methods]
     if unknown:
-        raise SharpenError(f"unknown method {unknown[0]!r} to compare with; choose from {', '.join(EVERY_METHOD)}")
+        raise SharpenError(f"unknown method {unknown[0]!r} to compare with; choose from {', '.join(methods)}")
+    if answers and runs:
+        raise SharpenError(
+            "--frontier draws word error rates of speech; the report of tasks has seconds in its details"
+        )
     sections = tuple(_section(corpus, lines, against) for corpus, lines in group_lines(rows).items())
     failed = tuple(row for row in rows if row.failed)
     changed = sum(result.summary.changed for section in sections for result in section.results)
@@ -75,7 +87,7 @@ def build(
     if changed:
         notes.append(
             f"Rows with error counts that differ from a recount of their texts: {changed}. The tables show the counts "
-            "in the rows; evaluate again if a normaliser or a reference has changed."
+            f"in the rows; evaluate again if a {'scorer' if answers else 'normaliser'} or a reference has changed."
         )
     if not sections:
         notes.append("No row has an answer: there are no tables.")
@@ -85,7 +97,6 @@ def build(
 
 def _section(corpus: str, lines: list[Line], against: Sequence[str]) -> Section:
     results = comparisons.line_results(lines, against)
-    differences = [tables.differences(results, name) for name in against]
     adapting = [line for line in lines if line.adapts]
     papers = paper.data()["settings"]
     shown = max(
@@ -98,12 +109,20 @@ def _section(corpus: str, lines: list[Line], against: Sequence[str]) -> Section:
         ),
         default=None,
     )
-    helped, hurt = cases.most_changed(shown, comparisons.source_of(shown, lines)) if shown else ([], [])
-    made = [tables.rates(results), *differences, tables.details(results)]
+    helped: list[Case] = []
+    hurt: list[Case] = []
+    if lines[0].scorer:
+        made = accuracy.tables_of(results, against, shown)
+    else:
+        differences = [tables.differences(results, name) for name in against]
+        held = [tables.rates(results), *differences, tables.details(results)]
+        made = [table for table in held if table is not None]
+        if shown:
+            helped, hurt = cases.most_changed(shown, comparisons.source_of(shown, lines))
     return Section(
         corpus=corpus,
         results=tuple(results),
-        tables=tuple(table for table in made if table is not None),
+        tables=tuple(made),
         figures=tuple(figures_of(lines)),
         shown=shown.label if shown else "",
         helped=tuple(helped),
@@ -118,7 +137,7 @@ def failures(report: Report) -> Table | None:
         tuple(map(Cell, (f"{row.corpus} {row.domain} {row.id}", row.method, row.failed))) for row in report.failed
     )
     note = f"Failed rows: {len(rows)}. They are in none of the tables above."
-    return Table("Failed", ("utterance", "method", "why"), rows, (note,))
+    return Table("Failed", ("item" if report.failed[0].scorer else "utterance", "method", "why"), rows, (note,))
 
 
 def as_markdown(
@@ -172,8 +191,9 @@ def as_latex(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
+    name, numbers = ("tasks", accuracy.as_json) if report.of_answers else ("corpora", comparisons.as_json)
     content: dict[str, Any] = {
-        "corpora": [comparisons.as_json(section.results) for section in report.sections],
+        name: [numbers(section.results) for section in report.sections],
         "failed": [
             {"corpus": row.corpus, "domain": row.domain, "id": row.id, "method": row.method, "why": row.failed}
             for row in report.failed
@@ -193,6 +213,7 @@ def as_html(report: Report, *, figures: bool = True) -> str:
     notes = "".join(f"<p class='note'>{escape(note)}</p>" for note in report.notes)
     articles = "".join(_article(i, section, figures) for i, section in enumerate(report.sections, 1))
     table = failures(report)
+    asked, known = ("prompt", "answer") if report.of_answers else ("utterance", "transcript")
     failed = f"<article class='failed'>{markup.as_html(table)}</article>" if table else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -200,8 +221,8 @@ def as_html(report: Report, *, figures: bool = True) -> str:
         '<meta name="color-scheme" content="light dark">'
         f"<title>Adaptation results</title><style>{style}</style></head>\n<body><main>"
         "<h1>Adaptation results</h1>"
-        "<p class='lead'>The model adapted to each utterance separately, without its transcript; the result was then "
-        "scored against the transcript. The note below each table says how it was made.</p>"
+        f"<p class='lead'>The model adapted to each {asked} separately, without its {known}; the result was then "
+        f"scored against the {known}. The note below each table says how it was made.</p>"
         f"{nav}{notes}\n{_frontier_article(report, figures)}{articles}{failed}</main></body></html>\n"
     )
 

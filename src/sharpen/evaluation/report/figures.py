@@ -65,6 +65,9 @@ class FigureData:
 
 def figures_of(lines: Sequence[Line]) -> list[FigureData]:
     """All figures that the lines of one corpus have the data for."""
+    if lines and lines[0].scorer:  # a language model's: of these figures only one is not about the WER
+        entropy = _entropy_over_steps(lines, "items")
+        return [] if entropy is None else [entropy]
     figures = [
         _wer_over(lines, "samples", PARTS, "samples", "WER against the number of samples"),
         _wer_over(lines, "samples", BEAMS, "samples-beam", "WER against the number of beams or samples", needs="-b"),
@@ -202,7 +205,7 @@ def _time_saved(timed: Sequence[Line], shared: Ids) -> str:
     return f"Time of em-tok-b against em-tok: {', '.join(parts)}{known}." if parts else ""
 
 
-def _entropy_over_steps(lines: Sequence[Line]) -> FigureData | None:
+def _entropy_over_steps(lines: Sequence[Line], noun: str = "utterances") -> FigureData | None:
     """Mean H_tok before each update, one series for each method at the G nearest to the paper's."""
     papers_g = paper.data()["settings"]["samples"]
     traced = []
@@ -218,7 +221,7 @@ def _entropy_over_steps(lines: Sequence[Line]) -> FigureData | None:
         points = tuple(Point(i, Interval(float(v), float(v), float(v), "", 0)) for i, v in enumerate(mean))
         series.append(Series(_label(line, "samples", "steps", *MACHINE_OPTIONS), line.method, points))
     caption = (
-        f"Mean over {len(shared)} utterances and their hypotheses, before each update. Each method measures its own "
+        f"Mean over {len(shared)} {noun} and their hypotheses, before each update. Each method measures its own "
         "hypotheses, and beams have lower entropy than samples: compare how much a line falls, not its height."
     )
     panel = Panel("", tuple(series))

@@ -10,23 +10,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sharpen.errors import SharpenError
 from sharpen.evaluation.report import paper
-from sharpen.evaluation.report.statistics import Interval, Item, Spread, rate, spread
+from sharpen.evaluation.report.statistics import Item
 from sharpen.evaluation.runs.rows import Row
-from sharpen.evaluation.runs.score import ErrorCounts, recount
 from sharpen.evaluation.runs.settings import decoding
 from sharpen.evaluation.runs.store import read_rows
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import EVERY_METHOD
 from sharpen.options import as_text, declared
 from sharpen.speech.options import Options
+from sharpen.text.options import Generation
 
 MACHINE_OPTIONS = ("batch_size", "threads", "device")  # they change rounding and seconds, not the method
 COLUMN_OPTIONS = ("noise", "snr", "language")  # they belong to a domain, not to a setting
 OPTIONS = {**declared(Options), **declared(Adaptation)}  # whose declarations say how a setting is labelled
+ANSWER_OPTIONS = {**declared(Generation), **declared(Adaptation)}  # the same for a line of a language model
 LABELLED_FIRST = ("samples", "steps", "model")
 
 
@@ -58,6 +57,17 @@ class Line:
     @property
     def adapts(self) -> bool:
         return self.steps > 0
+
+    @property
+    def scorer(self) -> str:
+        """What judged the answers of a language model; empty for speech."""
+        return str(self.options.get("scorer", ""))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options without those that the method itself decides: a language model's vote and beam."""
+        own = ("decode", "beam_size") if self.scorer and self.options.get("decode") == self.method else ()
+        return {key: value for key, value in self.options.items() if key not in own}
 
     @property
     def chooses_samples(self) -> bool:
@@ -97,28 +107,6 @@ class Line:
                     errors = sum(row.errors.errors for row in rows) / len(rows)
                     items.append(Item(column.key, name, rows[0].speaker, errors, rows[0].errors.reference))
         return items
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A line over all its domains, with its rows pooled."""
-
-    utterances: int
-    seeds: tuple[int, ...]
-    words: ErrorCounts
-    characters: ErrorCounts
-    wer: Interval  # mean over the domains; an utterance's errors are the mean over its seeds
-    spread: Spread | None  # of the WER over the seeds, on the utterances that all seeds have; None for one seed
-    utterance_wer: float  # mean of the rows' WERs
-    over_one: float  # share of the rows with a WER over 1
-    real_time_factor: float  # computing seconds per second of audio
-    refused: int  # rows in which the guard fired
-    guard_on: (
-        ErrorCounts | None
-    )  # words, with the source's text where the guard fired; None if the method is not adapting
-    guard_off: ErrorCounts | None  # words, with the adapted text everywhere
-    fell: float | None  # share of the rows whose mean H_tok is lower at the last step than at the first
-    changed: int  # rows whose stored counts differ from a recount of their texts
 
 
 def read(folders: Sequence[str | Path]) -> list[Row]:
@@ -208,56 +196,6 @@ def _settings_as_in_paper(line: Line) -> int:
     return sum(papers[key] == line.settings.get(key) for key in ("samples", "steps", "lr", "norms", "preset"))
 
 
-def summarise(line: Line) -> Summary:
-    rows = line.rows
-    counts = [recount(row.reference, row.text, row.normaliser) for row in rows]
-    guard_on = guard_off = None
-    if line.adapts:
-        guarded = [row.source_text if row.refused else row.adapted_text for row in rows]
-        guard_off = sum((_words(row, row.adapted_text) for row in rows), ErrorCounts())
-        guard_on = sum((_words(row, text) for row, text in zip(rows, guarded, strict=True)), ErrorCounts())
-    traces = [row.trace["H_tok"] for row in rows if len(row.trace.get("H_tok") or ()) > 1]
-    return Summary(
-        utterances=line.utterances,
-        seeds=line.seeds,
-        words=sum((row.errors for row in rows), ErrorCounts()),
-        characters=sum((characters for _, characters in counts), ErrorCounts()),
-        wer=rate(line.items()),
-        spread=_spread(line),
-        utterance_wer=float(np.mean([row.errors.rate for row in rows])),
-        over_one=float(np.mean([row.errors.rate > 1 for row in rows])),
-        real_time_factor=sum(row.seconds for row in rows) / max(1e-9, sum(row.duration for row in rows)),
-        refused=sum(bool(row.refused) for row in rows),
-        guard_on=guard_on,
-        guard_off=guard_off,
-        fell=float(np.mean([trace[-1] < trace[0] for trace in traces])) if traces else None,
-        changed=sum(row.errors != words for row, (words, _) in zip(rows, counts, strict=True)),
-    )
-
-
-def _words(row: Row, text: str) -> ErrorCounts:
-    return recount(row.reference, text, row.normaliser)[0]
-
-
-def _spread(line: Line) -> Spread | None:
-    if len(line.seeds) < 2:
-        return None
-    by_seed: dict[int, dict[tuple[Column, str], Row]] = {}
-    for c, rows in line.cells.items():
-        for row in rows:
-            by_seed.setdefault(row.seed, {})[c, row.id] = row
-    shared = set.intersection(*(set(rows) for rows in by_seed.values()))
-    if not shared:
-        return None
-    rates = []
-    for rows_of_seed in by_seed.values():
-        domains: dict[Column, ErrorCounts] = {}
-        for c, name in shared:
-            domains[c] = domains.get(c, ErrorCounts()) + rows_of_seed[c, name].errors
-        rates.append(float(np.mean([counts.rate for counts in domains.values()])))
-    return spread(rates)
-
-
 def _setting_options(row: Row) -> dict[str, Any]:
     return {key: value for key, value in row.options.items() if key not in COLUMN_OPTIONS}
 
@@ -278,7 +216,8 @@ def _labelled(lines: Sequence[Line]) -> Iterator[Line]:
         parts = [line.method]
         for key in sorted({key for settings in same for key in settings}, key=_label_order):
             if len({json.dumps(setting_value(settings, key)) for settings in same}) > 1:
-                parts.append(said(key, setting_value(line.settings, key)))
+                value = setting_value(line.settings, key)
+                parts.append(said(key, "none" if value == "" else value))
         yield replace(line, label=" · ".join(parts))
 
 
@@ -288,7 +227,10 @@ def _label_order(key: str) -> tuple[int, str]:
 
 def setting_value(settings: Mapping[str, Any], key: str) -> Any:
     """A setting; a row leaves most options out where they have their defaults."""
-    option, base = OPTIONS.get(key), decoding(settings.get("preset", "exact"))
+    if "scorer" in settings:
+        option, base = ANSWER_OPTIONS.get(key), None
+    else:
+        option, base = OPTIONS.get(key), decoding(settings.get("preset", "exact"))
     default = "not set" if option is None else option.plain(getattr(base, key, option.default))
     return settings.get(key, default)
 

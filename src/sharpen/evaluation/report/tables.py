@@ -29,7 +29,7 @@ def rates(results: Sequence[LineResult]) -> Table:
         best[model, None] = _best(r.average for r in same)
     rows = []
     for r in results:
-        row = [Cell(r.line.label), Cell(_sizes(r))]
+        row = [Cell(r.line.label), Cell(size_of(r))]
         row += [_rate(r.cells[c], best[r.line.model, c]) if c in r.cells else EMPTY for c in over]
         if len(over) > 1:
             row.append(_rate(r.average, best[r.line.model, None]) if r.average else EMPTY)
@@ -82,7 +82,7 @@ def differences(results: Sequence[LineResult], against: str) -> Table | None:
         "method makes fewer errors, not significant where the interval includes zero; an average only where no domain "
         "is missing. P(better): share of the resamples in which the method makes fewer errors, a tie counting half. "
         "Helped / hurt / same: utterances with fewer, more and as many errors. "
-        + _resampled(r.paired[against].average.difference for r in chosen)
+        + resampled(r.paired[against].average.difference for r in chosen)
     )
     return Table(f"{results[0].line.corpus}: against {against}", head, tuple(rows), (note,))
 
@@ -171,7 +171,7 @@ def _frontier_note(found: RunFrontier) -> str:
         f"computing time per utterance, which depends on the machine and its load.{times} Against: difference of "
         "WER in points with its 95 % interval, negative where the setting makes fewer errors, bold where the interval "
         "excludes zero. Helped / hurt: utterances with fewer and with more errors. Front: no other setting is as "
-        f"fast and as accurate, and better in one of the two. {_resampled(point.wer for point in found.points)}"
+        f"fast and as accurate, and better in one of the two. {resampled(point.wer for point in found.points)}"
     )
 
 
@@ -184,27 +184,31 @@ def protocol(results: Sequence[LineResult]) -> str:
     ratios = sorted({c.snr for c in over if c.snr is not None})
     parts = [
         f"model {_values(line.model for line in lines)}",
-        f"normaliser {_values(row.normaliser for row in rows)}",
+        "" if lines[0].scorer else f"normaliser {_values(row.normaliser for row in rows)}",
         f"SNR {_values(ratios)} dB" if ratios else "",
         f"G {_values(sorted(line.samples for line in lines if line.samples))}" if any(x.samples for x in lines) else "",
         f"steps {_values(sorted(line.steps for line in lines if line.adapts))}" if any(x.adapts for x in lines) else "",
     ]
     for key in sorted(options, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key)):
-        values = dict.fromkeys(json.dumps(line.options[key]) for line in lines if key in line.options)
+        values = dict.fromkeys(json.dumps(line.options[key]) for line in lines if key in line.chosen)
+        if not values:
+            continue
         parts.append(said(key, "") + _values(said("", json.loads(value)).strip() for value in values))
     sizes = {c: {r.cells[c].utterances for r in results if c in r.cells} for c in over}
     called = column_names(over)
-    parts.append("utterances " + ", ".join(f"{called[c]} {_range(sizes[c])}" for c in over))
+    noun = "items" if lines[0].scorer else "utterances"
+    parts.append(f"{noun} " + ", ".join(f"{called[c]} {_range(sizes[c])}" for c in over))
     parts.append(f"seeds {_values(sorted(row.seed for row in rows))}")
     packages = dict.fromkeys((name, version) for row in rows for name, version in row.versions.items())
     parts.append("versions " + ", ".join(f"{name} {version}" for name, version in packages))
-    return f"Protocol: {'; '.join(part for part in parts if part)}. {_resampled(r.summary.wer for r in results)}"
+    return f"Protocol: {'; '.join(part for part in parts if part)}. {resampled((r.summary.wer for r in results), noun)}"
 
 
-def _resampled(intervals: Iterable[Interval]) -> str:
+def resampled(intervals: Iterable[Interval], noun: str = "utterances") -> str:
+    """How the intervals were made; `noun` is what single answers are called."""
     units: dict[str, set[int]] = {}
     for interval in intervals:
-        units.setdefault(interval.unit, set()).add(interval.units)
+        units.setdefault(interval.unit.replace("utterances", noun), set()).add(interval.units)
     parts = [f"{' or '.join(map(str, sorted(counts)))} {unit}" for unit, counts in sorted(units.items())]
     mixed = any(" and " in unit for unit in units)
     why = " (utterances where a domain does not name its speakers, or has only one)" if mixed else ""
@@ -222,7 +226,7 @@ def _range(sizes: set[int]) -> str:
     return str(min(sizes)) if len(sizes) == 1 else f"{min(sizes)} to {max(sizes)}"
 
 
-def _sizes(r: LineResult) -> str:
+def size_of(r: LineResult) -> str:
     sizes = {cell.utterances for cell in r.cells.values()}
     return _range(sizes) + (" each" if len(sizes) == 1 and len(r.cells) > 1 else "")
 

@@ -34,7 +34,7 @@ class Row:
     source_text: str = ""  # the source model's answer
     adapted_text: str = ""  # the adapted model's answer, also where the guard refused it
     refused: str = ""  # why the guard refused it
-    normaliser: str = ""  # its label, such as whisper-en/1
+    normaliser: str = ""  # its label, such as whisper-en/1; nothing that is read where there is a scorer
     errors: ErrorCounts = field(default_factory=ErrorCounts)  # of `text`, in words
     seconds: float = 0.0  # of wall time: the utterance's share of its batch
     trace: Mapping[str, Any] = field(default_factory=dict)  # per step: H_tok, H_seq, nodes …; why it stopped
@@ -53,6 +53,11 @@ class Row:
         """Method, model and every option as one line; rows with the same line belong to the same table cell."""
         named = {"model": self.model, "samples": self.samples, "steps": self.steps, "seed": self.seed, **self.options}
         return f"{self.method} " + json.dumps(named, sort_keys=True)
+
+    @property
+    def scorer(self) -> str:
+        """What judged the answer of a language model (`sharpen evaluate-text`); empty for speech."""
+        return str(self.options.get("scorer", ""))
 
     def as_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

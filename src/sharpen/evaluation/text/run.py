@@ -23,7 +23,7 @@ from sharpen.evaluation.text.tasks import TextItem, TextTask
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS
 from sharpen.options import recorded
-from sharpen.text.options import Generation
+from sharpen.text.options import WIDTH, Generation
 
 if TYPE_CHECKING:
     from sharpen.method.trace import Trace
@@ -40,7 +40,8 @@ class TextRun:
     tasks: tuple[TextTask, ...]
     methods: tuple[str, ...]
     adapt: Adaptation  # of every adapting method, but for the method itself
-    options: Generation  # of every method, but for what the method decides
+    options: Generation  # of every method, but for what the method decides: beam and vote search in their own way
+    vote_temperature: float = 1.0  # of the method vote
     scorer: str | None = None  # None: each task's own
     threads: int = 1
     limit: int | None = None  # items of each task
@@ -49,6 +50,7 @@ class TextRun:
         unknown = [name for name in self.methods if name not in METHODS and name != VOTE]
         if unknown:
             raise SharpenError(f"method {unknown[0]!r}: expected some of {VOTE}, {', '.join(METHODS)}")
+        self._check_search()
         for task in self.tasks:
             name = self.scorer or task.scorer
             scorer(name)
@@ -57,11 +59,28 @@ class TextRun:
             if name == "choice" and not all(item.choices for item in task.items):
                 raise SharpenError(f"{task.name}: not every item has choices, which the scorer choice needs")
 
+    def _check_search(self) -> None:
+        decode = self.options.decode
+        if decode == "vote":
+            raise SharpenError(f"decode is 'vote', under the name of another method: use the method {VOTE} instead")
+        if decode != "greedy" and all(method in (VOTE, "beam") for method in self.methods):
+            raise SharpenError(f"decode is {decode!r}, but {' and '.join(self.methods)} search in their own way")
+        if decode != "greedy" and all((self.scorer or task.scorer) == "choice" for task in self.tasks):
+            raise SharpenError(f"decode is {decode!r}, but the scorer choice compares log-probabilities: leave it out")
+        if self.vote_temperature != 1.0 and VOTE not in self.methods:
+            raise SharpenError(f"vote_temperature is {self.vote_temperature}, but the method {VOTE} is not run")
+
     def generation(self, method: str) -> Generation:
         """How a method answers."""
+        seed = self.adapt.seed
+        if method in METHODS and METHODS[method].search is not None:
+            return replace(self.options, adapt=replace(self.adapt, method=method), seed=seed)
+        if method == "source":
+            return replace(self.options, seed=seed)
+        bare = replace(self.options, decode="greedy", beam_size=WIDTH, temperature=1.0, seed=seed)
         if method == VOTE:
-            return replace(self.options, decode="vote", votes=self.adapt.samples, seed=self.adapt.seed)
-        return replace(self.options, adapt=replace(self.adapt, method=method), seed=self.adapt.seed)
+            return replace(bare, decode="vote", votes=self.adapt.samples, temperature=self.vote_temperature)
+        return replace(bare, adapt=replace(self.adapt, method=method))
 
 
 def evaluate_text(
@@ -115,7 +134,7 @@ def _blank(run: TextRun, task: TextTask, method: str, item: TextItem) -> Row:
     # Fields of a row, and what the method says already.
     own = {key: value for key, value in own.items() if key not in ("method", "samples", "steps", "seed", "votes")}
     counted = {"vote": options.votes, "beam": options.beam_size}.get(method, 0)
-    draws = method == VOTE or (adapts and options.adapt is not None and options.adapt.row.search == "sample")
+    draws = options.decode in ("sample", "vote") or (options.adapt is not None and options.adapt.row.search == "sample")
     return Row(
         corpus=task.name,
         domain=item.domain or task.name,
@@ -131,7 +150,6 @@ def _blank(run: TextRun, task: TextTask, method: str, item: TextItem) -> Row:
         seed=run.adapt.seed if draws else 0,
         options={**own, **settings},
         versions={"sharpen": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        normaliser=run.scorer or task.scorer,
         audio=item.fingerprint,
     )
 

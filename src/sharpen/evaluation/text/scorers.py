@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sharpen.errors import SharpenError
+from sharpen.text.fold import first_line, folded
 
 Scorer = Callable[[str, str], bool]
 """Takes the model's answer and the right one."""
 
 _NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
-_EDGES = " \t\r\n.,;:!?\"'`*()[]"
-
-
-def folded(text: str) -> str:
-    """The first line that is not empty, without differences of case, spaces and punctuation at its ends."""
-    line = next((line for line in text.splitlines() if line.strip(_EDGES)), "")
-    return " ".join(line.lower().split()).strip(_EDGES)
 
 
 def last_number(text: str) -> str:
@@ -35,8 +29,12 @@ def last_number(text: str) -> str:
         return str(digits)
 
 
+def _line(text: str) -> str:
+    return folded(first_line(text))
+
+
 def exact(answer: str, right: str) -> bool:
-    return folded(answer) == folded(right)
+    return _line(answer) == _line(right)
 
 
 def number(answer: str, right: str) -> bool:
@@ -45,7 +43,7 @@ def number(answer: str, right: str) -> bool:
 
 # Multiple choice compares texts, too: the model's answer is the choice with the highest log-probability per token.
 SCORERS: dict[str, Scorer] = {"exact": exact, "number": number, "choice": exact}
-VOTES: dict[str, Callable[[str], str]] = {"number": last_number}  # what a vote counts; else the folded answer
+VOTES: dict[str, Callable[[str], str]] = {"exact": _line, "number": last_number}  # what the scorer reads of an answer
 
 
 def scorer(name: str) -> Scorer:
@@ -68,5 +66,5 @@ def scorer(name: str) -> Scorer:
 
 
 def vote_key(name: str) -> Callable[[str], str]:
-    """What two answers must share to be one vote."""
+    """What two answers must share to be one vote; a function of one's own may read all of an answer."""
     return VOTES.get(name, folded)

@@ -20,6 +20,8 @@ EXPECTED = (
     "expected a Hugging Face directory (config.json, model.safetensors, tokenizer.json), a GGUF or a llama2.c file"
 )
 
+SPEECH = ("whisper", "moonshine", "wav2vec2", "hubert")  # in a config.json
+
 
 @dataclass(frozen=True, eq=False)
 class TextCheckpoint:
@@ -57,6 +59,8 @@ def find_text(name: str | Path, *, cache_dir: str | Path | None = None) -> tuple
         return fetched[0], str(fetched[0].folder), fetched[1]
     if path.exists():
         return identify(path), str(path), None
+    if catalog.standard_name(text):
+        raise _speech(text)
     if isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") != 1:
         raise WeightsError(
             f"{text}: no such file or directory, and not one of {', '.join(catalog.TEXT)}; a Hugging Face id has the "
@@ -127,6 +131,8 @@ def _hugging_face(name: str, label: str, folder: Path) -> TextCheckpoint:
     from tokenizers import Tokenizer
 
     path, tokens = folder / "config.json", folder / "tokenizer.json"
+    if path.is_file() and read_json(path).get("model_type") in SPEECH:
+        raise _speech(name)
     for needed in (path, tokens):
         if not needed.is_file():
             raise WeightsError(f"{folder}: there is no {needed.name}; {EXPECTED}")
@@ -159,6 +165,13 @@ def _hugging_face(name: str, label: str, folder: Path) -> TextCheckpoint:
         chat_template=template or "",
         generation=settings["generation_config.json"],
         words=words,
+    )
+
+
+def _speech(name: str) -> WeightsError:
+    return WeightsError(
+        f"{name} is a speech model; use `sharpen transcribe --model {name}`, or a language model such as "
+        f"{' or '.join(catalog.TEXT)}"
     )
 
 
