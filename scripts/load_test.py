@@ -4,9 +4,12 @@
 
 Prints latency, throughput, the growth of the server's memory, how many texts differ from those of lone requests (by
 rounding), and how many were crossed, that is nearer to the text of another clip. It starts two servers on the loopback
-address, one after the other: one that has one window at a time, with all threads, and one with room for many. What
-follows -- is for the second: `-- --engine ray --replicas 2 --threads 1`. Ends with 1 where a request was lost or
-crossed, or a bad one had another answer than it should.
+address, one after the other: one that has one window at a time, with all threads, and one with room for many. With
+--replicas 2 the second is in front of two models on Ray Serve. With --kill a process behind it is killed with -9 when
+half of the requests are answered: one that reads files, or a replica. What follows -- is for the second server, too.
+
+Ends with 1 where a request was lost or crossed, a bad one had another answer than it should, or the kill cost more than
+the requests in that process one clear error each.
 """
 
 from __future__ import annotations
@@ -14,22 +17,28 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import random
 import re
+import signal
 import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import wave
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
 import httpx2
+
+from sharpen.serving.limits import RayScale
 
 EXAMPLES = sorted(path for path in (Path(__file__).parent.parent / "examples").iterdir()
                   if path.suffix in (".flac", ".mp3", ".ogg", ".m4a"))  # fmt: skip
@@ -48,6 +57,7 @@ BAD = {  # and how each should end
     "slow": "408",
     "vanishing": "left",
 }
+COSTS = {"replica_lost": "503", "media_failed": "422"}  # what a request in a process gets that is killed
 
 
 @contextmanager
@@ -65,10 +75,34 @@ def served(model: str, *arguments: str):
         process.wait(60)
 
 
+def family(pid: int) -> list[int]:
+    """A process and all that it has started; Linux only."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text(encoding="ascii").split():
+            with suppress(OSError):  # it has ended meanwhile
+                found += family(int(child))
+    return found
+
+
 def memory(process: subprocess.Popen) -> float:
-    """MB in use; Linux only."""
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+    """MB that the server and its processes use; what they share counts once."""
+    found = 0
+    for pid in family(process.pid):
+        with suppress(OSError):
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+            found += int(re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE)[1])
+    return found / 1024
+
+
+def kill_one(process: subprocess.Popen) -> str:
+    """Kills a replica, or where there is none a process that reads files; the code of the error that this costs."""
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family(process.pid)}
+    for name, code in ((b"ray::ServeReplica", "replica_lost"), (b"media_process", "media_failed")):
+        if victims := [pid for pid, command in commands.items() if name in command]:
+            os.kill(victims[0], signal.SIGKILL)
+            return code
+    raise SystemExit("there is neither a replica nor a process that reads files")
 
 
 @cache
@@ -87,8 +121,11 @@ def good(url: str, index: int) -> tuple[str, float, str]:
     """A request that must succeed: outcome, seconds and text."""
     path, fields = EXAMPLES[index % len(EXAMPLES)], ASKED[(index // 2) % len(ASKED)]
     begin = time.monotonic()
-    answer = httpx2.post(f"{url}/v1/audio/transcriptions", data={"model": "whisper-1", **fields},
-                         files={"file": path.read_bytes()}, timeout=600)  # fmt: skip
+    try:
+        answer = httpx2.post(f"{url}/v1/audio/transcriptions", data={"model": "whisper-1", **fields},
+                             files={"file": path.read_bytes()}, timeout=600)  # fmt: skip
+    except httpx2.HTTPError as error:
+        return f"lost: {error!r}", time.monotonic() - begin, ""
     took = time.monotonic() - begin
     return ("ok", took, answer.json()["text"]) if answer.status_code == 200 else (answer.text, took, "")
 
@@ -118,15 +155,33 @@ def bad(url: str, kind: str) -> tuple[str, float, str]:
     return outcome, time.monotonic() - begin, ""
 
 
-def run(url: str, requests: int, clients: int, share: float, rng: random.Random) -> tuple[list, float]:
-    """The outcomes by request, and the seconds that all took."""
+def run(
+    url: str, requests: int, clients: int, share: float, rng: random.Random, halfway: Callable[[], None] = lambda: None
+) -> tuple[list, float]:
+    """The outcomes by request, and the seconds that all took; `halfway` is called when half of them are answered."""
     kinds = [""] * requests
     for count, i in enumerate(sorted(rng.sample(range(requests), round(share * requests)))):
         kinds[i] = list(BAD)[count % len(BAD)]
+    answered = threading.Semaphore(0)
+
+    def one(i: int) -> tuple[str, float, str]:
+        found = bad(url, kinds[i]) if kinds[i] else good(url, i)
+        answered.release()
+        return found
+
     begin = time.monotonic()
     with ThreadPoolExecutor(clients) as pool:
-        found = list(pool.map(lambda i: bad(url, kinds[i]) if kinds[i] else good(url, i), range(requests)))
+        all_of_them = pool.map(one, range(requests))
+        for _ in range(requests // 2):
+            answered.acquire()
+        halfway()
+        found = list(all_of_them)
     return [(kind, *one) for kind, one in zip(kinds, found, strict=True)], time.monotonic() - begin
+
+
+def tell(**said: object) -> None:
+    """At once, as the next part takes minutes."""
+    print(json.dumps(said, ensure_ascii=False), flush=True)
 
 
 def summary(rows: list, seconds: float) -> dict:
@@ -157,18 +212,28 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--bad", type=float, default=0.1, help="share of bad requests")
     parser.add_argument("--model", default="tiny.en")
+    parser.add_argument("--replicas", type=int, help="models on Ray Serve behind the second server (default: no Ray)")
+    parser.add_argument("--kill", action="store_true", help="kill -9 a process of the second server halfway")
     parser.add_argument("server", nargs="*", metavar="-- ARGUMENTS", help="of the server with many clients")
     args = parser.parse_args()
     with served(args.model, "--rows", "1", "--lanes", "1", "--upload-seconds", "5") as (url, _):
         combinations = len(EXAMPLES) * 2 * len(ASKED)
         alone, seconds = run(url, min(args.requests, combinations), 1, 0.0, random.Random(0))
-        print(json.dumps({"one at a time": summary(alone, seconds)}))
-    with served(args.model, "--upload-seconds", "5", "--max-uploads", "64", *args.server) as (url, process):
+        tell(one_at_a_time=summary(alone, seconds))
+    ray = ["--engine", "ray", "--replicas", str(args.replicas), "--threads", "1"] if args.replicas else []
+    killed = ""
+
+    def kill() -> None:
+        nonlocal killed
+        killed = kill_one(process)
+
+    with served(args.model, "--upload-seconds", "5", "--max-uploads", "64", *ray, *args.server) as (url, process):
         run(url, 2 * args.clients, args.clients, 0.0, random.Random(1))
         before = memory(process)
         same, took = run(url, len(alone), args.clients, 0.0, random.Random(2))
-        print(json.dumps({"side by side": summary(same, took), "times as fast": round(seconds / took, 2)}))
-        rows, took = run(url, args.requests, args.clients, args.bad, random.Random(3))
+        tell(side_by_side=summary(same, took), times_as_fast=round(seconds / took, 2))
+        halfway = [kill] if args.kill else []
+        rows, took = run(url, args.requests, args.clients, args.bad, random.Random(3), *halfway)
         after = memory(process)
     own: dict[int, list[str]] = {}
     for i, (_, _, _, text) in enumerate(alone):
@@ -178,10 +243,21 @@ def main() -> int:
     wrong = [i for i, text in answered if i % len(EXAMPLES) in own and crossed(text, i % len(EXAMPLES), own)]
     said = summary(rows, took)
     strange = [outcome for kind, outcome, _, _ in rows if kind and outcome != f"{kind} {BAD[kind]}"]
-    print(json.dumps({"with bad ones": said, "crossed": len(wrong), "bad ones with another end": strange,
-                      "texts that differ from a lone request's": [sum(a != b for a, b in compared), len(compared)],
-                      "memory before and after, MB": [round(before), round(after)]}))  # fmt: skip
-    return int(bool(wrong or strange or said["failed"]))
+    cost = [outcome for outcome in said["failed"] if killed and f'"code": "{killed}"' in outcome]
+    in_it = [outcome for outcome in strange if killed and outcome.endswith(COSTS[killed])]  # a bad one was in it
+    if killed:
+        tell(killed=killed, requests_that_it_cost=len(cost) + len(in_it))
+    tell(
+        with_bad_ones=said,
+        crossed=len(wrong),
+        bad_ones_with_another_end=strange,
+        texts_that_differ_from_a_lone_request=[sum(a != b for a, b in compared), len(compared)],
+        memory_before_and_after=[round(before), round(after)],  # MB
+    )
+    most = {"replica_lost": RayScale().ongoing, "media_failed": 1}.get(killed, 0)  # what that process held
+    unexplained = len(said["failed"]) - len(cost) + len(strange) - len(in_it)
+    unexplained += sum(outcome != "ok" for _, outcome, _, _ in [*alone, *same])
+    return int(bool(wrong or unexplained or len(cost) + len(in_it) > most))
 
 
 if __name__ == "__main__":

@@ -81,10 +81,10 @@ class Running:
                 continue
         return found
 
-    def memory(self) -> float:
-        """MB in use."""
+    def memory(self, what: str = "VmRSS") -> float:
+        """MB in use; VmHWM: the most so far."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024
+        return int(re.search(rf"{what}:\s+(\d+)", text)[1]) / 1024
 
 
 def _parent(pid: int) -> int:

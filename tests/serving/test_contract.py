@@ -1,6 +1,7 @@
 """Fields of a form to a request."""
 
 import pytest
+from openai.types.audio import transcription_create_params, translation_create_params
 
 from sharpen.serving.contract import parse
 from sharpen.serving.errors import ApiError
@@ -103,6 +104,24 @@ def test_windows_are_whispers_own_unless_voice_activity_is_asked_for():
 def test_server_vad_is_our_detector_with_its_parameters(chunking, parameters):
     found = ask(**chunking).options
     assert (found.vad_filter, found.chunk, found.vad_parameters) == (True, "sequential", parameters)
+
+
+def parameters(kind):
+    return sorted({*kind.__annotations__, "stream"} - {"file"})  # the file is no field
+
+
+@pytest.mark.parametrize("name", parameters(transcription_create_params.TranscriptionCreateParamsBase))
+def test_every_parameter_of_openais_client_is_known(name):
+    """One that the client has and nobody thought of here would be ignored in silence."""
+    if name == "prompt":
+        assert ask(prompt="nonsense").options.initial_prompt == "nonsense"
+    else:
+        assert refused(**{name: "nonsense"}).param == name
+
+
+def test_a_translation_has_no_parameter_that_a_transcription_lacks():
+    ours = parameters(transcription_create_params.TranscriptionCreateParamsBase)
+    assert set(parameters(translation_create_params.TranslationCreateParams)) <= set(ours)
 
 
 def test_unknown_fields_are_ignored():

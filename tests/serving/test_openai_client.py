@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import openai
 import pytest
+from openai.types import audio
 from serving.running import LETTER, SAID, Running
 from serving.test_media import wav
 from speechlike import EXAMPLES
@@ -116,6 +117,22 @@ def as_text(answer, response_format, *_):
 
 
 CHECKS = {"json": as_json, "verbose_json": as_verbose, "text": as_text, "srt": as_text, "vtt": as_text}
+
+
+def test_no_field_of_the_clients_answers_is_missing(server):
+    """All that its types have is given, but what belongs to speakers."""
+    client, logprobs = server.client(), ["logprobs"]
+    verbose = {"response_format": "verbose_json", "timestamp_granularities": ["word", "segment"]}
+    answers = [create(client, include=logprobs), create(client, **verbose)]
+    answers += create(client, include=logprobs, stream=True)
+    assert [type(answer) for answer in answers] == [
+        audio.Transcription, audio.TranscriptionVerbose, audio.TranscriptionTextDeltaEvent,
+        audio.TranscriptionTextDoneEvent,
+    ]  # fmt: skip
+    missing = [set(type(answer).model_fields) - answer.model_fields_set for answer in answers]
+    assert missing == [set(), set(), {"segment_id"}, set()]
+    assert [answer.languages[0].code for answer in (answers[0], answers[3])] == ["en", "en"]
+    assert create(client, file=wav(np.zeros(16_000))).languages == []  # nothing was said
 
 
 @pytest.mark.parametrize("name", ["market.mp3", "glacier.m4a", "museum.ogg"])

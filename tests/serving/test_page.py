@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 from serving.browser import browsing, chromium, until
-from serving.running import Running
+from serving.running import LETTER, SAID, Running
 from speechlike import EXAMPLES
 
 from sharpen.speech.audio import read_audio
@@ -131,6 +131,19 @@ def test_a_word_is_heard_and_doubted(adapted):
     adapted.keyboard.press("Escape")
 
 
+def test_doubt_and_alternatives_are_said_to_a_screen_reader(adapted):
+    doubtful = adapted.locator("#answer .word:is(.e4, .e5, .e6)")
+    assert doubtful.count() == adapted.locator("#answer .word[aria-description='in doubt']").count() > 0
+    word = adapted.locator("#answer ins button.word").first
+    word.click()
+    other = adapted.locator("#word-card .others b").first.text_content()
+    expect(adapted.locator("#said[aria-live=polite]")).to_have_text(
+        re.compile(rf"{word.text_content()}, confidence .+, before adapting: .+, {other} \d+ %")
+    )
+    assert adapted.evaluate("document.activeElement.matches('button.word')")
+    adapted.keyboard.press("Escape")
+
+
 def test_downloads(adapted):
     saved = {}
     for kind in ("txt", "srt", "vtt", "json"):
@@ -158,6 +171,57 @@ def test_the_microphone(page):
     expect(page.locator("#name")).to_have_text("recording.webm")
     page.locator("#answer button.word").last.click()
     until(page, "document.getElementById('audio').currentTime > 1")  # a recording that can be sought in
+
+
+def test_a_dropped_file(page):
+    page.locator("#effort input[value=plain]").check(force=True)
+    dropped = page.evaluate_handle(
+        """(bytes) => {
+            const dropped = new DataTransfer();
+            dropped.items.add(new File([new Uint8Array(bytes)], "letter.flac"));
+            return dropped;
+        }""",
+        list(LETTER),
+    )
+    page.dispatch_event("body", "dragenter")
+    expect(page.locator("#dropping")).to_be_visible()
+    page.dispatch_event("body", "drop", {"dataTransfer": dropped})
+    expect(page.locator("#dropping")).to_be_hidden()
+    page.wait_for_selector(DONE)
+    assert SAID in page.locator("#answer").inner_text()
+
+
+def test_the_keyboard_alone(page):
+    def tab_to(selector):
+        for _ in range(20):
+            page.keyboard.press("Tab")
+            if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    tab_to("#effort input")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#effort input[value=plain]")).to_be_checked()
+    for _ in ("#record", "#file"):
+        page.keyboard.press("Shift+Tab")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(EXAMPLES / "letter.flac")
+    page.wait_for_selector(DONE)
+    tab_to("#answer button.word")
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page.locator("#word-card .chosen")).to_have_text("window.")
+    page.keyboard.press("Escape")
+    tab_to("#downloads a")
+
+
+def test_hints_say_how_many_updates_an_effort_takes(page):
+    words = {0: "nothing", 1: "one", 5: "five", 10: "ten"}
+    for effort, bundle in EFFORTS.items():
+        page.locator(f"#effort input[value={effort}]").check(force=True)
+        steps = bundle["adapt"].steps if bundle["adapt"] else 0
+        expect(page.locator("#effort-hint")).to_contain_text(re.compile(rf"\b{words[steps]}\b", re.IGNORECASE))
 
 
 def test_errors_are_said_in_words(server, page, tmp_path):

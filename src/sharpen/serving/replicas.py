@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +39,7 @@ SETTINGS = {  # of Ray, where the environment has no other
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing leaves the machine
     "RAY_worker_niceness": "0",  # Ray's workers wait for everything else on a machine; clients wait for these
 }
+KNOCK = 10.0  # seconds in which a cluster must answer
 LONGEST_WAIT = 60.0  # seconds that a client is told to wait at most
 
 
@@ -210,6 +212,8 @@ def _begin(ray: Any, setup: ReplicaSetup, scale: RayScale, needs: dict[str, int]
         "object_store_memory": max(LEAST_STORE, store),
         "include_dashboard": False,
     }
+    if scale.address:
+        _knock(scale.address)
     try:
         ray.init(
             scale.address or "local",  # otherwise Ray would use RAY_ADDRESS, whose cluster has its own resources
@@ -221,6 +225,18 @@ def _begin(ray: Any, setup: ReplicaSetup, scale: RayScale, needs: dict[str, int]
         raise SharpenError(f"cannot reach Ray at {scale.address or 'this machine'}: {error}") from error
     signal.signal(signal.SIGTERM, _end)  # until the server has its own: Ray's would abort
     ray.serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR", "enable_access_log": False})
+
+
+def _knock(address: str) -> None:
+    """Raises where nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "/" in host:  # auto, or another kind of address
+        return
+    try:
+        socket.create_connection((host, int(port)), KNOCK).close()
+    except (OSError, OverflowError) as error:
+        message = f"cannot reach Ray at {address}: {error}; give the address that `ray start --head` printed"
+        raise SharpenError(message) from error
 
 
 def _end(number: int, frame: FrameType | None) -> None:

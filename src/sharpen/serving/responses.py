@@ -32,13 +32,18 @@ def transcript(result: Finished, ask: Ask, tokenizer: TokenText) -> str | dict[s
     usage = {"type": "duration", "seconds": round(result.duration, 3)}
     listed: dict[str, Any] = {"logprobs": logprobs(result.segments, tokenizer)} if ask.logprobs else {}
     own = {**n_best(result, ask), "adaptation": adaptation(result, ask)}
-    said = {"text": result.text} if ask.response_format == "json" else verbose(result, ask)
+    said = {"text": result.text, **languages(result)} if ask.response_format == "json" else verbose(result, ask)
     return {**said, **listed, "usage": usage, **own}
 
 
 def n_best(result: Finished, ask: Ask) -> dict[str, Any]:
     """The best texts of each window, where more than one was asked for."""
     return {"windows": [as_readings(window) for window in result.readings]} if ask.options.n_best > 1 else {}
+
+
+def languages(result: Finished) -> dict[str, Any]:
+    """What was spoken, as OpenAI's newer models say it: one language here, none where nothing was said."""
+    return {"languages": [{"code": result.language}] if result.text else []}
 
 
 def verbose(result: Finished, ask: Ask) -> dict[str, Any]:
@@ -131,6 +136,7 @@ class Stream:
         return {
             "type": "transcript.text.done",
             "text": result.text,
+            **languages(result),
             **extra,
             "usage": self._usage(result),
             **n_best(result, self.ask),

@@ -4,6 +4,8 @@ import { $, clock, make, percent } from "./dom.js";
 
 const CONFIDENCE = [0.98, 0.95, 0.9, 0.8, 0.6, 0.4]; // lower bounds of the colours e0 … e5
 
+const DOUBTFUL = ["e4", "e5", "e6"]; // a confidence below 0.8
+
 export class Words {
   #player;
   #known = new Map(); // button -> what is known about its word
@@ -79,6 +81,7 @@ export class Words {
     const button = make("button", { type: "button", className: `word ${levelOfWord(word)}`, textContent: text, tabIndex: -1 });
     button.gap = word.word.startsWith(" ") ? " " : "";
     button.setAttribute("aria-haspopup", "dialog");
+    if (DOUBTFUL.includes(button.classList[1])) button.setAttribute("aria-description", "in doubt"); // who cannot see the colour
     this.#known.set(button, { ...word, text, was });
     return button;
   }
@@ -116,6 +119,8 @@ export class Words {
         : make("p", { className: "facts", textContent: "No other hypothesis says anything else here." }),
     );
     card.showPopover();
+    // The focus stays on the word, so that a screen reader would not find the card by itself.
+    $("said").textContent = [...card.querySelectorAll("p, li")].map((line) => spoken(line)).join(", ");
     const at = button.getBoundingClientRect();
     const { width, height } = card.getBoundingClientRect();
     const below = at.bottom + 8 + height < innerHeight;
@@ -137,6 +142,11 @@ export class Words {
     for (const other of this.#known.keys()) other.tabIndex = other === button ? 0 : -1;
     button.focus();
   }
+}
+
+/** The text of a line of the card, with a space between its parts. */
+function spoken(line) {
+  return [...line.childNodes].map((part) => part.textContent).filter(Boolean).join(" ");
 }
 
 function levelOfWord(word) {
