@@ -3,7 +3,7 @@
 # scripts/pages.sh then makes the pages of the results.
 #
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
-#     scripts/results.sh DATA small moonshine     # after sharpen models fetch small, tiny and moonshine-tiny
+#     scripts/results.sh DATA families     # other models: after sharpen models fetch small, tiny and moonshine-tiny
 #     scripts/results.sh DATA gaussian clean accents-all noises-all languages-all tiny small-beam padding polish     # efforts, for the README
 #
 # Every process has one thread: two processes use two cores better than one process with two threads.
@@ -74,15 +74,13 @@ for name in "$@"; do
             --out results/polish-samples
         evaluate runs/commonvoice-multilingual/manifest.jsonl --preset fastest --methods source,beam,em-tok,em-tok-b \
             --samples 16 --out results/polish-samples ;;
-    small) # beside gs10 and sizes
-        noisy --preset fastest --model small --methods source,beam,em-tok-b --limit 40 --out results/ls-gs10-small ;;
-    moonshine) # beside Whisper on the same utterances; a preset is for Whisper, which has padding
-        for model in moonshine-tiny base tiny; do
-            few="--model $model --methods source,beam,em-tok-b --preset fastest --limit 80 --out results/moonshine"
-            noisy $few
-            evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 $few
-            evaluate "$data/speechocean762/manifest.jsonl" $few
-        done ;;
+    families) # after sharpen models fetch small, tiny and moonshine-tiny; a preset's padding is for Whisper, which pads
+        few="--methods source,beam,em-tok-b --preset fast --out results/families"
+        for model in moonshine-tiny tiny base small; do noisy --model $model --limit 8 $few; done
+        noisy --model small --limit 20 $few
+        noisy --model moonshine-tiny --limit 80 $few
+        evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 --model moonshine-tiny --limit 40 $few
+        evaluate "$data/speechocean762/manifest.jsonl" --model moonshine-tiny $few ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts,paper ;;
     clean)
