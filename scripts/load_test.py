@@ -240,7 +240,11 @@ def main() -> int:
         own.setdefault(i % len(EXAMPLES), []).append(text)
     answered = [(i, text) for i, (kind, outcome, _, text) in enumerate(rows) if not kind and outcome == "ok"]
     compared = [(text, alone[i % combinations][3]) for i, text in answered if i % combinations < len(alone)]
-    wrong = [i for i, text in answered if i % len(EXAMPLES) in own and crossed(text, i % len(EXAMPLES), own)]
+    wrong = [
+        {"clip": EXAMPLES[i % len(EXAMPLES)].name, "text": text, "alone": own[i % len(EXAMPLES)]}
+        for i, text in answered
+        if i % len(EXAMPLES) in own and crossed(text, i % len(EXAMPLES), own)
+    ]
     said = summary(rows, took)
     strange = [outcome for kind, outcome, _, _ in rows if kind and outcome != f"{kind} {BAD[kind]}"]
     cost = [outcome for outcome in said["failed"] if killed and f'"code": "{killed}"' in outcome]
@@ -249,7 +253,7 @@ def main() -> int:
         tell(killed=killed, requests_that_it_cost=len(cost) + len(in_it))
     tell(
         with_bad_ones=said,
-        crossed=len(wrong),
+        crossed=wrong,
         bad_ones_with_another_end=strange,
         texts_that_differ_from_a_lone_request=[sum(a != b for a, b in compared), len(compared)],
         memory_before_and_after=[round(before), round(after)],  # MB

@@ -1,0 +1,169 @@
+"""Every number of the README's first screen and of its "What to expect" against the rows."""
+
+import re
+
+import pytest
+from published import ROOT, lines, load_script
+
+from sharpen.evaluation.report.markup import bounds, percent
+from sharpen.evaluation.report.statistics import compare
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+efforts = load_script("effort_table")
+BEAM, WIDE = efforts.BEAM, efforts.WIDE
+
+
+def effort(condition, name, with_loops=True):
+    return efforts.points(condition, with_loops)[name]
+
+
+def rate(condition, name):
+    return percent(effort(condition, name).wer.value)
+
+
+def times(condition, name, digits=1):
+    return f"{effort(condition, name).times:.{digits}f}"
+
+
+def gain(condition, name, other, with_loops=True):
+    """How many points fewer, of a difference that is significant."""
+    x = effort(condition, name, with_loops).against[other].difference
+    assert x.high < 0
+    return percent(-x.value)
+
+
+def span(condition, name, other, with_loops=True):
+    x = effort(condition, name, with_loops).against[other].difference
+    return f"{percent(x.value, signed=True)} {bounds(x.low, x.high, signed=True)}"
+
+
+def helped(condition, name, other):
+    x = effort(condition, name).against[other]
+    return x.helped, x.hurt
+
+
+def against_greedy(condition):
+    x = compare(*(effort(condition, name).line.items() for name in ("high", "greedy")))
+    assert 3 * x.hurt <= x.helped  # hurt at most a third as often as helped
+    return x.helped, x.hurt
+
+
+def small():
+    """A beam of five by whisper-small on the same utterances in Gaussian noise: its WER, and its time as a multiple of
+    base's, which is of another run, so in whole numbers."""
+    (found,) = lines("ls-gs10-small").values()
+    base = effort(GS, "beam 5")
+    assert found.line.ids == base.line.ids
+    seconds = sum(row.seconds for row in found.line.rows) / len(found.line.rows)
+    assert found.summary.words.rate < effort(GS, "paper").wer.value  # fewer errors than base under any effort
+    assert seconds < effort(GS, "high").seconds
+    return percent(found.summary.words.rate), f"{seconds / base.seconds:.0f}"
+
+
+GS, EIGHT, ACCENT, SEVEN, TINY_GS, CLEAN = efforts.RUNS
+FIRST_SCREEN = (
+    "LibriSpeech with Gaussian noise at 10 dB, whisper-base: **{} % WER with a beam of five, as Whisper is usually "
+    "run; {} with sharpen's default, at {} times the time; {} with `--effort high`, at {} times**; {} with the paper's "
+    "setting, at {} times."
+)
+EXPECT = {  # what the README's lists say, word for word, with what the rows give in place of {}
+    "The default lowers the error of a beam of five by {} points in Gaussian noise and by {} in eight other noises, at "
+    "{} and {} times its time; `high` by {} and {}, at {} and {} times.": lambda: (
+        *(gain(run, "normal", BEAM) for run in (GS, EIGHT)),
+        *(times(run, "normal") for run in (GS, EIGHT)),
+        *(gain(run, "high", BEAM) for run in (GS, EIGHT)),
+        *(times(run, "high") for run in (GS, EIGHT)),
+    ),
+    "With a Chinese accent, loops left out, it is {} points with the default and {} with `high`, in seven languages {} "
+    "and {}.": lambda: (
+        *(gain(ACCENT, name, BEAM, with_loops=False) for name in ("normal", "high")),
+        *(gain(SEVEN, name, BEAM) for name in ("normal", "high")),
+    ),
+    "In Gaussian noise the default helps {} utterances and hurts {}, `high` {} and {}; in the eight noises {} and {}, "
+    "{} and {}.": lambda: (
+        *helped(GS, "normal", BEAM),
+        *helped(GS, "high", BEAM),
+        *helped(EIGHT, "normal", BEAM),
+        *helped(EIGHT, "high", BEAM),
+    ),
+    "Against greedy decoding, the paper's baseline, `high` helps {} and hurts {} in Gaussian noise, {} and {} in the "
+    "eight.": lambda: (*against_greedy(GS), *against_greedy(EIGHT)),
+    "The default is {} against a beam of five, at {} times its time": lambda: (
+        span(CLEAN, "normal", BEAM),
+        times(CLEAN, "normal"),
+    ),
+    "A beam of 16 takes {} times the time of one of five. In Gaussian noise the default ({}) and `high` ({}) are not "
+    "told apart from it; the paper's setting is better ({}). In the eight noises, loops left out, `high` is better "
+    "({}), in seven languages it is not told apart ({}).": lambda: (
+        times(GS, "beam 16"),
+        span(GS, "normal", WIDE),
+        span(GS, "high", WIDE),
+        span(GS, "paper", WIDE),
+        span(EIGHT, "high", WIDE, with_loops=False),
+        span(SEVEN, "high", WIDE),
+    ),
+    "With tiny a beam of 16 ({} %) makes fewer errors than the default ({} %) and `high` ({} %).": lambda: (
+        *(rate(TINY_GS, name) for name in ("beam 16", "normal", "high")),
+    ),
+    "In seven languages the text of least risk among 16 beams (`--effort plain --decode mbr --beam-size 16`) has {} % "
+    "WER without adapting, at {} times the time of a beam of five; the default has {} %.": lambda: (
+        rate(SEVEN, "mbr 16"),
+        times(SEVEN, "mbr 16"),
+        rate(SEVEN, "normal"),
+    ),
+    "whisper-small with a beam of five has {} % WER in Gaussian noise, in about {} times the time of base": small,
+    "base with a beam of five ({}) is better than tiny with `high` ({})": lambda: (
+        rate(GS, "beam 5"),
+        rate(TINY_GS, "high"),
+    ),
+    "a beam of 16 has {} % WER with the accent, {} without the {} utterances on which some setting loops": lambda: (
+        rate(ACCENT, "beam 16"),
+        percent(effort(ACCENT, "beam 16", with_loops=False).wer.value),
+        str(len(efforts.loops(ACCENT))),
+    ),
+}
+
+
+def looping(name):
+    """The utterances with an accent on which a setting repeats itself."""
+    return {row.id for row in effort(ACCENT, name).line.rows if efforts.guard.repeats(row.text)}
+
+
+def test_words_of_what_to_expect():
+    """Statements without a number."""
+    assert effort(GS, "beam 5").seconds < effort(TINY_GS, "high").seconds
+    for condition in (GS, EIGHT):
+        same = sum(efforts.frontier(condition).utterances.values()) - sum(helped(condition, "high", BEAM))
+        assert same > sum(helped(condition, "high", BEAM))  # most transcripts make as many errors
+    for name in ("normal", "high"):
+        assert effort(GS, name).against[WIDE].difference.high > 0
+        assert looping(name) >= looping("beam 5") != set()
+
+
+def expectations():
+    return " ".join(README.split("## What to expect")[1].split("\n## ")[0].split("|\n\n")[1].split())
+
+
+def test_the_first_screen_of_the_readme():
+    text = " ".join(README.split("```")[0].split())
+    values = [rate(GS, "beam 5")]
+    for name, digits in (("normal", 1), ("high", 1), ("paper", 0)):
+        values += [rate(GS, name), times(GS, name, digits)]
+    assert FIRST_SCREEN.format(*values) in text
+
+
+def test_the_table_of_the_readme():
+    section = README.split("## What to expect")[1].split("\n## ")[0]
+    assert [line for line in section.splitlines() if line.startswith("|")] == efforts.table()
+
+
+@pytest.mark.parametrize("claim", EXPECT)
+def test_every_number_of_what_to_expect(claim):
+    assert claim.format(*EXPECT[claim]()) in expectations()
+
+
+def test_no_number_of_what_to_expect_is_unchecked():
+    rest = expectations()
+    for claim, values in EXPECT.items():
+        rest = rest.replace(claim.format(*values()), "")
+    assert re.findall(r"[^ ]*\d[^ ]*", rest) == []
