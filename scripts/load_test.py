@@ -3,7 +3,7 @@
     python scripts/load_test.py --requests 300 --clients 16
 
 Prints latency, throughput, the growth of the server's memory, how many texts differ from those of lone requests (by
-rounding), and how many were crossed, that is nearer to the text of another clip. It starts two servers on the loopback
+rounding), and which were crossed, that is have the text of another clip. It starts two servers on the loopback
 address, one after the other: one that has one window at a time, with all threads, and one with room for many. With
 --replicas 2 the second is in front of two models on Ray Serve. With --kill a process behind it is killed with -9 when
 half of the requests are answered: one that reads files, or a replica. What follows -- is for the second server, too.
@@ -43,6 +43,7 @@ from sharpen.serving.limits import RayScale
 EXAMPLES = sorted(path for path in (Path(__file__).parent.parent / "examples").iterdir()
                   if path.suffix in (".flac", ".mp3", ".ogg", ".m4a"))  # fmt: skip
 RATE = 4000  # of silence
+ALIKE = 0.7  # share of equal characters, from which on a text may be another's
 ASKED = [
     {"effort": "plain"},
     {"effort": "normal"},
@@ -198,12 +199,15 @@ def summary(rows: list, seconds: float) -> dict:
 
 
 def crossed(text: str, clip: int, own: dict[int, list[str]]) -> bool:
-    """Whether a text is nearer to one of another clip than to all of its own."""
+    """Whether a text is that of another clip: much like one of them, and more so than like any of its own.
+
+    A short or empty text is like none.
+    """
 
     def nearness(other: int) -> float:
         return max(SequenceMatcher(None, text, known, autojunk=False).ratio() for known in own[other])
 
-    return max(own, key=nearness) != clip
+    return max((nearness(other) for other in own if other != clip), default=0.0) > max(ALIKE, nearness(clip))
 
 
 def main() -> int:
