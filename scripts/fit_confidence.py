@@ -104,12 +104,11 @@ def collect(args: argparse.Namespace) -> int:
                 break
             samples = (u if noises[condition] is None else u.within(noises[condition])).samples()
             window = [Window(u.id, samples)]
-            plain = Options(
-                language=u.language, adapt=None, decode="greedy", padding="condensed", beam_size=args.beam_size
-            )
+            plain = Options(language=u.language, adapt=None, decode="greedy", padding="condensed")
+            wide = replace(plain, adapt=EVERYWHERE, decode="mbr", beam_size=args.beam_size)
             start = time.perf_counter()
             greedy = decode(speech, window, plain, [u.language])[0]
-            (found,) = decode(speech, window, replace(plain, adapt=EVERYWHERE, decode="mbr"), [u.language])
+            (found,) = decode(speech, window, wide, [u.language])
             row |= {"speaker": u.speaker, "language": u.language, "reference": u.reference, "model": args.model}
             row |= {"seconds": round(time.perf_counter() - start, 2), "audio": round(len(samples) / 16000, 2)}
             row["greedy"] = packed(greedy)

@@ -5,6 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 items=$1
 shift
-tasks=${*:-copying-shots sorting-shots reading-shots}
+tasks=${*:-copying-shots sorting-shots}
 ${SHARPEN:-sharpen} evaluate-text $(printf 'made:%s:test ' $tasks) --model smollm2-135m --end-with '\n' --max-tokens 16 \
   --methods source,vote,greedy-em,em-seq,em-tok,em-tok-b --steps 3 --samples 4 --limit "$items" --threads 1 --out results/text/smollm2-135m

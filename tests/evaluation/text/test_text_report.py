@@ -16,7 +16,7 @@ from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import ErrorCounts
 from sharpen.evaluation.runs.store import Store
 
-KEPT = Path(__file__).parents[3] / "results" / "text" / "one-step"
+KEPT = Path(__file__).parents[3] / "results" / "text" / "smollm2-135m"
 SPEECH = re.compile(r"\bWER\b|[Ww]ord error|[Tt]ranscri|[Uu]tterance|\bRTF\b|\baudio\b")
 
 
@@ -57,8 +57,8 @@ def written(folder, rows):
 def test_kept_rows_have_a_report(capsys):
     assert main(["report", str(KEPT), "--against", "source,vote"]) == 0
     page = capsys.readouterr().out
-    assert "| vote | 4 | 25.00 [0.00, 75.00] |" in page
-    assert re.search(r"\| vote \| \*\*−75.00\*\* \[−100.00, −25.00\] \| 0.00\d \| 0 / 3 / 1 \| 4 \|", page)
+    assert "| vote | 20 | 40.00 [20.00, 60.00] |" in page
+    assert re.search(r"\| vote \| \*\*−35.00\*\* \[−55.00, −15.00\] \| 0.00\d \| 0 / 7 / 13 \| 20 \|", page)
     assert "### copying-shots-test: against vote" in page
     assert "normaliser" not in page
     assert not SPEECH.search(page)
