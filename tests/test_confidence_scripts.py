@@ -80,7 +80,8 @@ def test_the_tables_are_those_of_the_rows():
     rows = [row for name in ("test-other", "accents", "languages") for row in read(folder / f"{name}.jsonl")]
     made = "\n".join(page(list(judged(rows)), "AC@10+MU@10")).splitlines()
     assert made == lines_of("confidence-tables.md")
-    made += page(list(judged(read(folder / "tiny.en.jsonl"))), "")
+    for name in ("tiny.en", "wide"):
+        made += page(list(judged(read(folder / f"{name}.jsonl"))), "")
     shown = lines_of("confidence.md")
     shown = [line for line in shown[shown.index("## How well") :] if line.startswith("| ")]
     assert len(shown) > 50
