@@ -222,7 +222,8 @@ def _begin(ray: Any, setup: ReplicaSetup, scale: RayScale, needs: dict[str, int]
             log_to_driver=False,
         )
     except Exception as error:  # Ray raises a bare Exception where a start takes too long
-        raise SharpenError(f"cannot reach Ray at {scale.address or 'this machine'}: {error}") from error
+        hint = "; a cluster that asks for a token needs RAY_AUTH_MODE=token here" if scale.address else ""
+        raise SharpenError(f"cannot reach Ray at {scale.address or 'this machine'}: {error}{hint}") from error
     signal.signal(signal.SIGTERM, _end)  # until the server has its own: Ray's would abort
     ray.serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR", "enable_access_log": False})
 
