@@ -16,7 +16,6 @@ import argparse
 import json
 import time
 import wave
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,7 +148,6 @@ def clips(args: argparse.Namespace) -> int:
             "seconds": round(result.info.duration, 2),
             "words": count(text),
             "text": text,
-            "unreliable": result.trust.unreliable,
             "cpu_seconds": round(time.process_time() - start, 2),
         }
         keep(file, row)
@@ -227,20 +225,6 @@ def invented_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             found = [count(row["text"]) for row in mine]
             cells.append(f"{sum(found) / minutes:.1f} ({sum(n > 0 for n in found)})" if mine else "")
         yield f"| {' | '.join(cells)} |"
-
-
-def named_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Of the clips that got a text, those whose text is called unreliable, by the reason's first word."""
-    yield "| way | clips with words | called unreliable | their words | of |"
-    yield "|---|---:|---|---:|---:|"
-    for way in WAYS:
-        mine = [row for row in rows if row["way"] == way and count(row["text"])]
-        if not mine:
-            continue
-        reasons = Counter(row["unreliable"].partition(":")[0] for row in mine if row["unreliable"])
-        named = sum(count(row["text"]) for row in mine if row["unreliable"])
-        shown = f"{reasons.total()} ({', '.join(f'{n} {why}' for why, n in reasons.most_common())})"
-        yield f"| {way} | {len(mine)} | {shown} | {named} | {sum(count(row['text']) for row in mine)} |"
 
 
 def speech_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
