@@ -15,7 +15,7 @@ from sharpen.evaluation.report.comparisons import LineResult, nan_to_none, sourc
 from sharpen.evaluation.report.lines import MACHINE_OPTIONS, Column, Line, column_names, columns, partner
 from sharpen.evaluation.report.markup import Cell, Table, bounds, number, percent
 from sharpen.evaluation.report.statistics import Comparison, Interval
-from sharpen.evaluation.report.tables import EMPTY, protocol, resampled, size_of
+from sharpen.evaluation.report.tables import EMPTY, paired_table, protocol, size_of
 from sharpen.evaluation.runs.rows import Row
 from sharpen.evaluation.runs.score import ErrorCounts
 
@@ -104,38 +104,13 @@ def _rates(results: Sequence[LineResult]) -> Table:
 
 def _gains(results: Sequence[LineResult], against: str) -> Table | None:
     """Each method minus the method `against`, on the items that both have."""
-    chosen = [r for r in results if against in r.paired]
-    if not chosen:
-        return None
-    over = [c for c in columns([r.line for r in chosen]) if any(c in r.paired[against].cells for r in chosen)]
-    called = column_names(over)
-    named = {r.paired[against].label for r in chosen} != {against}
-    rows = []
-    for r in chosen:
-        pair = r.paired[against]
-        overall, complete = pair.average, len(pair.cells) == len(over)
-        row = [Cell(r.line.label), *([Cell(pair.label)] if named else [])]
-        row += [_gain(pair.cells.get(c)) for c in over]
-        row += [_gain(overall if complete else None)] if len(over) > 1 else []
-        row += [
-            Cell(f"{overall.better:.3f}") if complete and not math.isnan(overall.better) else EMPTY,
-            Cell(f"{overall.helped} / {overall.hurt} / {overall.unchanged}"),
-            Cell(str(overall.utterances)),
-        ]
-        rows.append(tuple(row))
-    head = (
-        *("method", *(("against",) if named else ()), *(called[c] for c in over)),
-        *(("average",) if len(over) > 1 else ()),
-        *("P(better)", "helped / hurt / same", "items"),
-    )
     note = (
         "Difference of accuracy in points with its 95 % interval, on the items that both have; positive where the "
         "method is right more often, bold where the interval excludes zero. P(better): share of the resamples in which "
         "the method is right more often, a tie counting half. Helped / hurt / same: items that the method alone "
-        "answers right, that the other alone does, and the rest. "
-        + resampled((r.paired[against].average.difference for r in chosen), "items")
+        "answers right, that the other alone does, and the rest."
     )
-    return Table(f"{results[0].line.corpus}: against {against}", head, tuple(rows), (note,))
+    return paired_table(results, against, _gain, note, "items")
 
 
 def _details(results: Sequence[LineResult]) -> Table:

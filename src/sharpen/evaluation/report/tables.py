@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sharpen.evaluation.report.comparisons import ErrorRate, LineResult
@@ -48,6 +48,23 @@ def rates(results: Sequence[LineResult]) -> Table:
 
 def differences(results: Sequence[LineResult], against: str) -> Table | None:
     """Each method minus the method `against`, on the utterances that both have."""
+    note = (
+        "Difference of WER in points with its 95 % interval, on the utterances that both have; negative where the "
+        "method makes fewer errors, not significant where the interval includes zero; an average only where no domain "
+        "is missing. P(better): share of the resamples in which the method makes fewer errors, a tie counting half. "
+        "Helped / hurt / same: utterances with fewer, more and as many errors."
+    )
+    return paired_table(results, against, _difference, note)
+
+
+def paired_table(
+    results: Sequence[LineResult],
+    against: str,
+    cell: Callable[[Comparison | None], Cell],
+    note: str,
+    unit: str = "utterances",
+) -> Table | None:
+    """Each method beside the method `against`, domain by domain; `unit` is what a method is judged on one by one."""
     chosen = [r for r in results if against in r.paired]
     if not chosen:
         return None
@@ -59,9 +76,9 @@ def differences(results: Sequence[LineResult], against: str) -> Table | None:
     for r in chosen:
         pair = r.paired[against]
         row = [Cell(r.line.label), *([Cell(pair.label)] if named else [])]
-        row += [_difference(pair.cells.get(c)) for c in over]
+        row += [cell(pair.cells.get(c)) for c in over]
         overall, complete = pair.average, len(pair.cells) == len(over)
-        row += [_difference(overall if complete else None)] if len(over) > 1 else []
+        row += [cell(overall if complete else None)] if len(over) > 1 else []
         row += [
             Cell(f"{overall.better:.3f}") if complete and not math.isnan(overall.better) else EMPTY,
             Cell(f"{overall.helped} / {overall.hurt} / {overall.unchanged}"),
@@ -75,16 +92,10 @@ def differences(results: Sequence[LineResult], against: str) -> Table | None:
         *(("average",) if len(over) > 1 else ()),
         "P(better)",
         "helped / hurt / same",
-        "utterances",
+        unit,
     )
-    note = (
-        "Difference of WER in points with its 95 % interval, on the utterances that both have; negative where the "
-        "method makes fewer errors, not significant where the interval includes zero; an average only where no domain "
-        "is missing. P(better): share of the resamples in which the method makes fewer errors, a tie counting half. "
-        "Helped / hurt / same: utterances with fewer, more and as many errors. "
-        + resampled(r.paired[against].average.difference for r in chosen)
-    )
-    return Table(f"{results[0].line.corpus}: against {against}", head, tuple(rows), (note,))
+    drawn = resampled((r.paired[against].average.difference for r in chosen), unit)
+    return Table(f"{results[0].line.corpus}: against {against}", head, tuple(rows), (f"{note} {drawn}",))
 
 
 def details(results: Sequence[LineResult]) -> Table:
