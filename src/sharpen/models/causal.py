@@ -24,6 +24,7 @@ from sharpen.models.architecture import Architecture, Rotary
 from sharpen.models.cache import FIRST_CAPACITY, TreeCache, additive
 from sharpen.models.causal_states import CausalState, PreparedText, ReadPrompt, ReadPrompts
 from sharpen.models.causal_weights import CausalLayer, CausalMatrices
+from sharpen.models.dot_product import attention
 from sharpen.models.families import describe
 
 Keep = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -226,7 +227,7 @@ class CausalPolicy:
             q, k = _turned(q, turn), _turned(k, turn)
         k, v = keep(i, k, v.transpose(1, 2))
         q = q.reshape(b, a.kv_heads, -1, a.head_size)  # so keys and values are never repeated
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=a.scale)
+        out = attention(q, k, v, mask, a.scale)
         return layer.out(out.view(b, a.heads, n, a.head_size).transpose(1, 2).flatten(2))
 
     def _inner(self, x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from sharpen.method.norms import Affine, Norm
 from sharpen.method.tree import PackedTrees
 from sharpen.models.cache import TreeCache, additive
+from sharpen.models.dot_product import attention
 from sharpen.models.linears import Product
 from sharpen.models.states import EncodedSpeech, PreparedSpeech, SpeechState
 
@@ -128,7 +129,7 @@ class EncoderDecoderPolicy(ABC):
         cross = []
         for keys_and_values in self._shared.cross:
             k, v = split_heads(keys_and_values(states), 2, self.heads)
-            cross.append((k, v))
+            cross.append((k.contiguous(), v.contiguous()))  # every level of a search reads them
         return EncodedSpeech(tuple(cross), prepared.prompts, prepared.frames, prepared.bias)
 
     def encoder_states(self, prepared: PreparedSpeech) -> Tensor:
@@ -250,7 +251,4 @@ def split_heads(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-    if bias is not None:
-        bias = bias.expand(-1, -1, q.shape[2], -1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-    return out.transpose(1, 2).flatten(2)  # (B, n, d)
+    return attention(q, k, v, bias, scale).transpose(1, 2).flatten(2)  # (B, n, d)

@@ -2,7 +2,8 @@
 
 A search sends 1 to 16 rows through every matrix of the decoder, and through the vocabulary, at every level. BLAS reads
 such a product at a fraction of the memory's speed; oneDNN, which comes with torch, does not, once a matrix is in its
-own order. Elsewhere (another device or number format, a build without oneDNN) it is a plain product.
+own order, in float32 and, where the hardware multiplies it, in bfloat16. Elsewhere (another device or number format,
+a build without oneDNN) it is a plain product.
 """
 
 from __future__ import annotations
@@ -17,8 +18,19 @@ from torch import Tensor
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether matrices of that kind can be packed here."""
     backend: Any = torch.backends.mkldnn
-    known = hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return device.type == "cpu" and dtype == torch.float32 and known and bool(backend.is_available())
+    if device.type != "cpu" or not backend.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16("cpu"))
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether a device has instructions for bfloat16 products, rather than an emulation."""
+    if device.startswith("cuda"):
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    if device != "cpu":
+        return False
+    able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 class PackedLinear:

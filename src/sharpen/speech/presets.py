@@ -17,6 +17,8 @@ class Preset:
     bfloat16: bool  # where the hardware multiplies in it; elsewhere float32, which is faster there
 
     def dtype(self, device: str) -> Dtype:
+        from sharpen.models.packed import multiplies_bfloat16  # torch with it
+
         return "bfloat16" if self.bfloat16 and multiplies_bfloat16(device) else "float32"
 
 
@@ -32,15 +34,3 @@ def default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def multiplies_bfloat16(device: str) -> bool:
-    """Whether a device has instructions for bfloat16 products, rather than an emulation."""
-    import torch
-
-    if device.startswith("cuda"):
-        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    if device != "cpu":
-        return False
-    able = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))

@@ -16,7 +16,7 @@ from sharpen.evaluation.runs.settings import decoding, settings
 from sharpen.evaluation.runs.store import read_rows
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS, Method
-from sharpen.speech import presets
+from sharpen.models import packed
 from sharpen.speech.options import Options
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -175,7 +175,7 @@ def parts(rows):
 @pytest.mark.parametrize("name", KEPT)
 def test_the_rows_that_are_kept_keep_their_keys(name, monkeypatch):
     """The commands that made them plan the same keys: all of the folder's, and no others."""
-    monkeypatch.setattr(presets, "multiplies_bfloat16", lambda device: False)  # as on the machine that made them
+    monkeypatch.setattr(packed, "multiplies_bfloat16", lambda device: False)  # as on the machine that made them
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     rows = read_rows(RESULTS / name)
     planned = set()

@@ -1,0 +1,56 @@
+"""Attention out of plain products is torch's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sharpen.models import dot_product
+from sharpen.models.dot_product import attention
+
+
+def inputs(B, n, m, dtype, biased):
+    parts = [torch.randn(B, length, 3, 6, 8, dtype=torch.float64).unbind(2)[0].transpose(1, 2) for length in (n, m, m)]
+    bias = {
+        "none": None,
+        "frames": torch.randn(B, 1, 1, m, dtype=torch.float64),
+        "tree": torch.randn(B, 1, n, m, dtype=torch.float64),
+    }[biased]
+    return [part.to(dtype).requires_grad_() for part in parts], None if bias is None else bias.to(dtype)
+
+
+def torchs(q, k, v, bias, scale):
+    mask = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+
+@pytest.mark.parametrize("biased", ["none", "frames", "tree"])
+@pytest.mark.parametrize("together", [1, 2, 6])  # heads at a time
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_products_and_their_gradients_are_torchs(biased, together, scale, monkeypatch):
+    monkeypatch.setattr(dot_product, "CACHED", together * 40 * 50)
+    rows, bias = inputs(2, 40, 50, torch.float64, biased)
+    ours, theirs = dot_product._products(*rows, bias, scale), torchs(*rows, bias, scale)
+    assert torch.allclose(ours, theirs, atol=1e-12)
+    direction = torch.randn_like(ours)
+    for one, two in zip(
+        torch.autograd.grad(ours, rows, direction), torch.autograd.grad(theirs, rows, direction), strict=True
+    ):
+        assert torch.allclose(one, two, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 16, 200])
+@pytest.mark.parametrize("biased", ["none", "frames", "tree"])
+def test_bfloat16_rounds_and_nothing_else(n, biased):
+    rows, bias = inputs(2, n, 70, torch.bfloat16, biased)
+    exact = torchs(*[row.double() for row in rows], None if bias is None else bias.double(), None)
+    assert torch.allclose(attention(*rows, bias).double(), exact, atol=0.05)
+
+
+def test_nodes_that_are_not_seen_have_no_weight():
+    rows, _ = inputs(1, 60, 60, torch.bfloat16, "none")
+    seen = torch.ones(60, 60, dtype=torch.bool).tril()[None, None]
+    bias = torch.zeros(1, 1, 60, 60, dtype=torch.bfloat16).masked_fill(~seen, -torch.inf)
+    before = attention(*rows, bias)
+    changed = [row.detach().clone() for row in rows]
+    changed[1][:, :, 30:], changed[2][:, :, 30:] = 5.0, 7.0
+    assert torch.equal(attention(*changed, bias)[:, :, :30], before[:, :, :30])
