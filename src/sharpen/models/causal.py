@@ -26,6 +26,7 @@ from sharpen.models.causal_states import CausalState, PreparedText, ReadPrompt, 
 from sharpen.models.causal_weights import CausalLayer, CausalMatrices
 from sharpen.models.dot_product import attention
 from sharpen.models.families import describe
+from sharpen.models.weights.tensors import Weight
 
 Keep = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes a layer's keys and values of new nodes, (b, kv_heads, n, size), and returns all that they may see."""
@@ -37,7 +38,7 @@ class CausalPolicy:
     def __init__(
         self,
         architecture: Architecture,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Weight],
         ends: Sequence[int],
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -54,7 +55,7 @@ class CausalPolicy:
         self.eos, self.forbidden = self._ending(self.ends[0])
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor], **more: Any) -> CausalPolicy:
+    def of(cls, config: Mapping[str, Any], tensors: Mapping[str, Weight], **more: Any) -> CausalPolicy:
         """From a `config.json` and tensors under Hugging Face's names, such as `model.state_dict()`."""
         ends = config.get("eos_token_id")
         ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)

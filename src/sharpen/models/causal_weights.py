@@ -1,7 +1,8 @@
 """The tensors of a causal language model ready to compute with, each made when it is first needed.
 
 As for Whisper (`models.linears`): a search runs on packed matrices, scoring on plain ones, and both are copies in
-torch's own memory, so neither the checkpoint nor a module that the tensors came from is ever written.
+torch's own memory, so neither the checkpoint nor a module that the tensors came from is ever written. The matrices of a
+quantised file keep its few bits a number until then.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from torch import Tensor
 from sharpen.errors import WeightsError
 from sharpen.method.norms import Norm
 from sharpen.models.architecture import Architecture
-from sharpen.models.linears import Make, Product, plain
+from sharpen.models.linears import Converter, Make, Product, plain
 from sharpen.models.packed import PackedLinear, packs
+from sharpen.models.weights.quantised import Quantised
+from sharpen.models.weights.tensors import Weight, numbers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -40,13 +43,14 @@ class CausalLayer:
     down: Product
 
 
-class CausalMatrices:
+class CausalMatrices(Converter):
     """Shared by all views of a policy; nothing in it is written after it was made."""
 
     def __init__(
-        self, architecture: Architecture, tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+        self, architecture: Architecture, tensors: Mapping[str, Weight], device: torch.device, dtype: torch.dtype
     ) -> None:
-        self.a, self.device, self.dtype = architecture, device, dtype
+        super().__init__(device, dtype)
+        self.a = architecture
         prefix = architecture.names.prefix
         self._tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
         if "lm_head.weight" in self._tensors:  # what newer files call the head in every family
@@ -72,16 +76,21 @@ class CausalMatrices:
     @cached_property
     def vocabulary(self) -> Tensor:
         """The output matrix W, with the scale of the logits in it: (V, d)."""
-        head = self.a.names.embed if self.a.tied else self.a.names.head
-        return self._cast(self._tensors[f"{head}.weight"]) * self.a.logit_scale
+        return self._head()
 
     @cached_property
     def project(self) -> Product:
         """h W^T for rows without gradients."""
-        return PackedLinear(self.vocabulary) if packs(self.device, self.dtype) else plain(self.vocabulary, None)
+        if not packs(self.device, self.dtype):
+            return plain(self.vocabulary, None)
+        return PackedLinear(self._head())  # the plain matrix is not kept: only scoring needs it
+
+    def _head(self) -> Tensor:
+        head = self.a.names.embed if self.a.tied else self.a.names.head
+        return self._cast(self._tensors[f"{head}.weight"]).mul_(self.a.logit_scale)
 
     @cached_property
-    def _embedding(self) -> Tensor:
+    def _embedding(self) -> Weight:
         table = self._tensors[f"{self.a.names.embed}.weight"]
         return table if self.device.type == "cpu" else self._cast(table)  # a few rows of the file need no copy
 
@@ -92,7 +101,7 @@ class CausalMatrices:
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """(b, n) tokens and their positions -> (b, n, d)."""
-        x = self._embedding[tokens].to(self.dtype)
+        x = self._lookup(self._embedding, tokens)
         if self.a.embed_scale != 1.0:
             x = x * torch.tensor(self.a.embed_scale, dtype=self.dtype, device=self.device)
         return x if self._positions is None else x + self._positions[positions]
@@ -100,29 +109,30 @@ class CausalMatrices:
     def _layer(self, i: int, make: Make) -> CausalLayer:
         names = self.a.names
         return CausalLayer(
-            qkv=self._product(i, names.qkv, make),
-            out=self._product(i, (names.out,), make),
-            up=self._product(i, names.up, make),
-            down=self._product(i, (names.down,), make),
+            qkv=self._joined(i, names.qkv, make),
+            out=self._joined(i, (names.out,), make),
+            up=self._joined(i, names.up, make),
+            down=self._joined(i, (names.down,), make),
         )
 
-    def _product(self, i: int, names: tuple[str, ...], make: Make) -> Product:
+    def _joined(self, i: int, names: tuple[str, ...], make: Make) -> Product:
+        """The product of several matrices of layer i, one below the other."""
         weights, biases = [], []
         for name in names:
             weight, bias = self._linear(name.format(i))
             if names == self.a.names.qkv and self.a.interleaved:
-                weight, bias = self._apart(weight), None if bias is None else self._apart(bias)
+                weight, bias = self._apart(numbers(weight)), None if bias is None else self._apart(numbers(bias))
             weights.append(weight)
             biases.append(bias)
         if all(bias is None for bias in biases):
             return make(self._cast(*weights), None)
-        filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+        filled = [torch.zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)]
         return make(self._cast(*weights), self._cast(*filled))
 
-    def _linear(self, name: str) -> tuple[Tensor, Tensor | None]:
+    def _linear(self, name: str) -> tuple[Weight, Weight | None]:
         """The matrix (out, in) and its bias."""
         weight = self._tensors[f"{name}.weight"]
-        return weight.T if self.a.transposed else weight, self._tensors.get(f"{name}.bias")
+        return numbers(weight).T if self.a.transposed else weight, self._tensors.get(f"{name}.bias")
 
     def _apart(self, x: Tensor) -> Tensor:
         """All queries, then all keys, then all values, where they lie together for each head."""
@@ -157,7 +167,7 @@ class CausalMatrices:
             known = name in expected or (part == "bias" and f"{module}.weight" in expected)
             if not (known or ignored):
                 raise WeightsError(f"the weights have {name}, which no {self.a.family} has; {GET_ANOTHER}")
-            if known and not tensor.dtype.is_floating_point:
+            if known and not isinstance(tensor, Quantised) and not tensor.dtype.is_floating_point:
                 raise WeightsError(f"{name} is stored as {tensor.dtype}: quantised weights of this kind are not read")
 
     def _expected(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -180,14 +190,3 @@ class CausalMatrices:
                 if norm is not None:
                     yield f"{norm.format(i)}.weight", (a.head_size,)
         yield f"{n.norm}.weight", (a.d,)
-
-    def _cast(self, *parts: Tensor) -> Tensor:
-        """The parts one below the other, in memory of torch's own."""
-        with torch.inference_mode(False):  # a tensor made inside of it could never take part in a gradient
-            rows = sum(len(part) for part in parts)
-            whole = torch.empty(rows, *parts[0].shape[1:], device=self.device, dtype=self.dtype)
-            start = 0
-            for part in parts:
-                whole[start : start + len(part)].copy_(part.detach())
-                start += len(part)
-            return whole

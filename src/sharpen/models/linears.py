@@ -81,7 +81,7 @@ class Converter:
             start = 0
             for part in parts:
                 end = start + part.shape[0]
-                whole[start:end].copy_(numbers(part))
+                whole[start:end].copy_(numbers(part).detach())  # of a module they may be trainable
                 start = end
             return whole
 

@@ -11,6 +11,7 @@ from sharpen.errors import SharpenError, WeightsWarning
 from sharpen.models.causal_text import LanguageTokens
 from sharpen.models.seq2seq import Seq2SeqPolicy
 from sharpen.models.states import PreparedSpeech
+from sharpen.models.weights.tensors import numbers
 from sharpen.models.weights.text import TextCheckpoint
 
 
@@ -31,7 +32,7 @@ class Seq2SeqText:
         self.tokenizer = WholeTexts(checkpoint.tokenizer)
         self._plain = Seq2SeqPolicy.of(
             checkpoint.config,
-            checkpoint.tensors,
+            {name: numbers(weight) for name, weight in checkpoint.tensors.items()},
             {**(checkpoint.generation or {}), "eos_token_id": list(checkpoint.ends)},
             device=device,
             dtype=dtype,

@@ -1,5 +1,7 @@
 """GGUF files: small ones of every architecture against transformers, their tokenisers, and real ones."""
 
+import math
+
 import pytest
 import torch
 from models.weights.text_writers import BYTE_LEVEL, PIECES, gguf_of, root
@@ -9,6 +11,8 @@ from sharpen.errors import WeightsError
 from sharpen.method.search import greedy
 from sharpen.models.causal_text import CausalText
 from sharpen.models.weights import catalog
+from sharpen.models.weights.blocks import Blocks
+from sharpen.models.weights.tensors import numbers
 from sharpen.models.weights.text import load_text_checkpoint
 
 PROMPT = [2, 5, 3, 7, 4, 4, 10, 2, 6]  # longer than Gemma's window
@@ -71,13 +75,15 @@ def test_quantised_files_of_every_architecture(tmp_path, name):
     kinds |= {"ffn_down.weight": "q6_k", "ffn_gate.weight": "q4_k", "attn_k.weight": "q4_0", "output.weight": "q5_1"}
     found = load_text_checkpoint(gguf_of(model, tmp_path / "q.gguf", kinds, **metadata))
     assert found.quantised == "Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q6_K and Q8_0"
+    assert isinstance(found.tensors["model.layers.0.self_attn.q_proj.weight"], Blocks)  # few bits until they are used
+    tensors = {key: numbers(weight) for key, weight in found.tensors.items()}
     state, off = model.state_dict(), 0
-    for key, tensor in found.tensors.items():
+    for key, tensor in tensors.items():
         away = (tensor - state[key]).norm() / state[key].norm()
         assert away < 0.13, key
         off += int(away > 1e-3)
     assert off >= 6 * model.config.num_hidden_layers
-    model.load_state_dict(dict(found.tensors), strict=False)
+    model.load_state_dict(tensors, strict=False)
     expected = model(torch.tensor([PROMPT])).logits[0, -1]
     torch.testing.assert_close(root(found, PROMPT), expected, rtol=1e-3, atol=1e-3)
 
@@ -211,7 +217,8 @@ def check_against_transformers(text, prompt):
     ours = policy.project(policy.encode(policy.prepare([prompt])).each[0].root[0])[0]
     given = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(checkpoint.config["model_type"], **given)).eval()
-    missing, unexpected = model.load_state_dict(dict(checkpoint.tensors), strict=False, assign=True)
+    tensors = {key: numbers(weight) for key, weight in checkpoint.tensors.items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False, assign=True)
     assert set(missing) <= {"lm_head.weight"}
     assert not unexpected
     model.tie_weights()
@@ -233,7 +240,7 @@ def test_gemma3_continues():
     text = real("gemma3-270m")
     assert (text.checkpoint.verified, text.checkpoint.ends, text.checkpoint.chat_template) == (True, (1, 0), "")
     assert text.quantised == "Q4_K, Q5_0, Q6_K and Q8_0"
-    assert sum(tensor.numel() for tensor in text.checkpoint.tensors.values()) == 268_098_176
+    assert sum(math.prod(weight.shape) for weight in text.checkpoint.tensors.values()) == 268_098_176
     # As the tokenizer.json of the original has them.
     assert text.tokenizer.prompt("Hello world") == [2, 9259, 1902]
     story = answer(text, "Once upon a time, there was a", False, 12)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sharpen.errors import WeightsError
@@ -54,6 +54,10 @@ class Blocks(Quantised):
 
     def lines(self, rows: Tensor) -> Tensor:
         return self._values(self._bytes()[rows]).view(*rows.shape, *self.shape[1:])
+
+    def reordered(self, rows: Callable[[Tensor], Tensor]) -> Blocks:
+        """With its rows in the order that a function puts those of a matrix in; a row is whole blocks."""
+        return replace(self, data=rows(self._bytes()).flatten().numpy().data)
 
     def _bytes(self) -> Tensor:
         import torch

@@ -1,4 +1,4 @@
-"""llama.cpp's GGUF files: metadata and tensors, dequantised to float16 or float32.
+"""llama.cpp's GGUF files: metadata and tensors.
 
 u32 magic and version, u64 counts of tensors and of metadata; the metadata (name, u32 type, value); for each tensor its
 name, u32 rank, u64 x rank shape with the fastest axis first, u32 type, u64 offset; then, aligned, the data. What the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sharpen.errors import WeightsError
-from sharpen.models.weights.blocks import BY_CODE, FLOAT_CODES, FORMATS, read_blocks, type_name
+from sharpen.models.weights.blocks import BY_CODE, FLOAT_CODES, FORMATS, Blocks, read_blocks, type_name
 from sharpen.models.weights.checkpoint import GET_AGAIN
 from sharpen.models.weights.stored import Content, Reader
 
@@ -24,7 +24,7 @@ _MOST = 1 << 24  # entries of a list, bytes of a text
 
 
 class GGUF:
-    """A parsed file; tensors are dequantised when they are taken."""
+    """A parsed file; quantised tensors stay as they lie in it."""
 
     def __init__(self, content: Content, where: str) -> None:
         self._reader = reader = Reader(content, where)
@@ -52,7 +52,7 @@ class GGUF:
         ]
         return f"{', '.join(most)} and {last}" if most else last
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> Tensor | Blocks:
         shape, kind, offset = self._tensors[name]
         self._reader.offset = self._start + offset
         if kind in FLOAT_CODES:
@@ -63,7 +63,7 @@ class GGUF:
                 f"{self.where}: {name} is stored as {type_name(kind).upper()}, which is not read; read are {known}: "
                 "use another file of this model"
             )
-        return read_blocks(self._reader, BY_CODE[kind], shape, name).tensor()
+        return read_blocks(self._reader, BY_CODE[kind], shape, name)
 
     def _info(self) -> tuple[str, tuple[tuple[int, ...], int, int]]:
         name = self._text()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sharpen.errors import WeightsError
+from sharpen.models.weights.blocks import Blocks
 from sharpen.models.weights.checkpoint import GET_AGAIN
 from sharpen.models.weights.gguf import GGUF
 from sharpen.models.weights.rotary_order import halves
@@ -119,14 +121,14 @@ def config(file: GGUF) -> dict[str, Any]:
     return found
 
 
-def tensors(file: GGUF) -> dict[str, Tensor]:
-    """All tensors under Hugging Face's names."""
+def tensors(file: GGUF) -> dict[str, Tensor | Blocks]:
+    """All tensors under Hugging Face's names; quantised ones as they lie in the file."""
     architecture, family = _family(file)
     heads = {}
     if family.pairs:
         heads["attn_q"] = file.metadata[f"{architecture}.attention.head_count"]
         heads["attn_k"] = file.metadata.get(f"{architecture}.attention.head_count_kv", heads["attn_q"])
-    found = {}
+    found: dict[str, Tensor | Blocks] = {}
     for name in file.names:
         stem, _, part = name.rpartition(".")
         layer, block = "", stem
@@ -137,9 +139,10 @@ def tensors(file: GGUF) -> dict[str, Tensor]:
             raise WeightsError(f"{file.where}: unknown tensor {name}; {GET_AGAIN}")
         tensor = file.tensor(name)
         if block in heads:
-            tensor = halves(tensor, heads[block])
+            rows = partial(halves, heads=heads[block])
+            tensor = tensor.reordered(rows) if isinstance(tensor, Blocks) else rows(tensor)
         if family.plus_one and block.endswith("norm"):
-            tensor = tensor - 1
+            tensor = (tensor.tensor() if isinstance(tensor, Blocks) else tensor) - 1
         head = "" if block == "output" else "model."
         found[f"{head}{layer}{family.names[block]}.{part}"] = tensor
     return found

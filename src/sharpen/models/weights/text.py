@@ -14,7 +14,7 @@ from sharpen.models.weights.formats import Source, open_weights
 from sharpen.models.weights.stored import neighbour, open_content, read_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from sharpen.models.weights.tensors import Weight
 
 EXPECTED = (
     "expected a Hugging Face directory (config.json, model.safetensors, tokenizer.json), a GGUF or a llama2.c file"
@@ -32,7 +32,7 @@ class TextCheckpoint:
     format: str  # "safetensors" | "gguf" | "llama2.c"
     verified: bool  # its checksum is a known one
     config: Mapping[str, Any]  # as a config.json of Hugging Face
-    tensors: Mapping[str, Tensor]  # under Hugging Face's names
+    tensors: Mapping[str, Weight]  # under Hugging Face's names
     tokenizer: Any  # a tokenizers.Tokenizer
     ends: tuple[int, ...]  # tokens that end an output
     chat_template: str = ""  # in Jinja; empty where the model has none
