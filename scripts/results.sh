@@ -22,14 +22,6 @@ frontier() {
     sharpen evaluate "$@" --methods source,beam --samples 2,16 --decode greedy,mbr --beam-size 16 --padding condensed \
         --batch-size 1 --threads 1 --engine ray --workers 2 --out "results/frontier-$out"
 }
-
-# Both folders with an accent as one corpus.
-accents() {
-    mkdir -p runs/speechocean762-all
-    for part in speechocean762 speechocean762-b; do
-        sed "s|\"audio_filepath\": \"|&$(realpath "$data")/$part/|" "$data/$part/manifest.jsonl"
-    done > runs/speechocean762-all/manifest.jsonl
-}
 eight="--noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir $data/ms-snsd --snr 10"
 efforts="--effort plain,normal,high"
 
@@ -84,21 +76,24 @@ for name in "$@"; do
             --samples 16 --out results/polish-samples ;;
     families) # after sharpen models fetch small, tiny and moonshine-tiny; a preset's padding is for Whisper, which pads
         few="--methods source,beam,em-tok-b --preset fast --out results/families"
-        for n in 8 16 24 32 40; do # by turns, so that their seconds can be compared
+        for n in 8 16 24; do # by turns, so that their seconds can be compared
             for model in moonshine-tiny tiny base small; do noisy --model $model --limit $n $few; done
         done
         noisy --model moonshine-tiny --limit 80 $few
-        evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 --model moonshine-tiny --limit 60 $few
-        accents
-        evaluate runs/speechocean762-all/manifest.jsonl --model moonshine-tiny --limit 80 $few ;;
+        evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 --model moonshine-tiny --limit 40 $few
+        evaluate "$data/speechocean762/manifest.jsonl" --model moonshine-tiny $few
+        noisy --model small --limit 40 $few ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts,paper ;;
     clean)
         frontier clean "$ls" $efforts ;;
     noises-all)
         frontier noises "$ls" $eight --limit 60 $efforts ;;
-    accents-all)
-        accents
+    accents-all) # both folders as one corpus
+        mkdir -p runs/speechocean762-all
+        for part in speechocean762 speechocean762-b; do
+            sed "s|\"audio_filepath\": \"|&$(realpath "$data")/$part/|" "$data/$part/manifest.jsonl"
+        done > runs/speechocean762-all/manifest.jsonl
         frontier accents runs/speechocean762-all/manifest.jsonl $efforts ;;
     languages-all)
         frontier languages "$data/commonvoice-multilingual/manifest.jsonl" $efforts ;;
