@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: torch's own kernel, and plain products in bfloat16 on a CPU.
+"""Scaled dot-product attention: torch's own kernel, and plain products in bfloat16 on a CPU that multiplies it.
 
 There torch's fused kernel multiplies bfloat16 no faster than float32, and its backward pass is slower. Two products and
 a softmax in between run at the speed of the hardware's instructions.
@@ -14,12 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from sharpen.models.packed import multiplies_bfloat16
+
 CACHED = 2**20  # weights, of as many heads as that allows, are computed at a time
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
     """Queries (B, heads, n, d), keys and values (B, heads, m, d), bias (B, 1, n or 1, m): -> (B, heads, n, d)."""
-    if q.dtype == torch.bfloat16 and q.device.type == "cpu":
+    if q.dtype == torch.bfloat16 and q.device.type == "cpu" and multiplies_bfloat16("cpu"):
         return _products(q, k, v, bias, scale)
     mask = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)

@@ -8,6 +8,7 @@ a build without oneDNN) it is a plain product.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and multiplies_bfloat16("cpu"))
 
 
+@cache
 def multiplies_bfloat16(device: str) -> bool:
     """Whether a device has instructions for bfloat16 products, rather than an emulation."""
     if device.startswith("cuda"):
