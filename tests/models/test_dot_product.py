@@ -14,6 +14,7 @@ def inputs(B, n, m, dtype, biased):
         "none": None,
         "frames": torch.randn(B, 1, 1, m, dtype=torch.float64),
         "tree": torch.randn(B, 1, n, m, dtype=torch.float64),
+        "heads": torch.randn(B, 6, n, m, dtype=torch.float64),
     }[biased]
     return [part.to(dtype).requires_grad_() for part in parts], None if bias is None else bias.to(dtype)
 
@@ -23,7 +24,7 @@ def torchs(q, k, v, bias, scale):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
 
-@pytest.mark.parametrize("biased", ["none", "frames", "tree"])
+@pytest.mark.parametrize("biased", ["none", "frames", "tree", "heads"])
 @pytest.mark.parametrize("together", [1, 2, 6])  # heads at a time
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_products_and_their_gradients_are_torchs(biased, together, scale, monkeypatch):
@@ -39,7 +40,7 @@ def test_products_and_their_gradients_are_torchs(biased, together, scale, monkey
 
 
 @pytest.mark.parametrize("n", [1, 16, 200])
-@pytest.mark.parametrize("biased", ["none", "frames", "tree"])
+@pytest.mark.parametrize("biased", ["none", "frames", "tree", "heads"])
 def test_bfloat16_rounds_and_nothing_else(n, biased):
     rows, bias = inputs(2, n, 70, torch.bfloat16, biased)
     exact = torchs(*[row.double() for row in rows], None if bias is None else bias.double(), None)

@@ -20,7 +20,10 @@ CACHED = 2**20  # weights, of as many heads as that allows, are computed at a ti
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """Queries (B, heads, n, d), keys and values (B, heads, m, d), bias (B, 1, n or 1, m): -> (B, heads, n, d)."""
+    """Queries (B, heads, n, d), keys and values (B, heads, m, d) -> (B, heads, n, d).
+
+    The bias is (B, 1 or heads, 1 or n, m) and gets no gradient from plain products.
+    """
     if q.dtype == torch.bfloat16 and q.device.type == "cpu" and multiplies_bfloat16("cpu"):
         return _products(q, k, v, bias, scale)
     mask = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
@@ -32,13 +35,14 @@ def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float
     B, H, n, d = q.shape
     together = max(1, CACHED // (n * k.shape[2]))
     q = q * (d**-0.5 if scale is None else scale)
+    if bias is not None:
+        bias = bias.expand(B, H, -1, -1)
     rows = []
     for b in range(B):
-        own = None if bias is None else bias[b]  # (1, n or 1, m)
-        parts = [
-            _heads(q[b, h : h + together], k[b, h : h + together], v[b, h : h + together], own)
-            for h in range(0, H, together)
-        ]
+        parts = []
+        for start in range(0, H, together):
+            some = slice(start, start + together)
+            parts.append(_heads(q[b, some], k[b, some], v[b, some], None if bias is None else bias[b, some]))
         rows.append(torch.cat(parts))
     return torch.stack(rows)
 
