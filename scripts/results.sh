@@ -76,13 +76,12 @@ for name in "$@"; do
             --samples 16 --out results/polish-samples ;;
     families) # after sharpen models fetch small, tiny and moonshine-tiny; a preset's padding is for Whisper, which pads
         few="--methods source,beam,em-tok-b --preset fast --out results/families"
-        for n in 8 16 24; do # by turns, so that their seconds can be compared
+        for n in 8 16 24 32 40; do # by turns, so that their seconds can be compared
             for model in moonshine-tiny tiny base small; do noisy --model $model --limit $n $few; done
         done
         noisy --model moonshine-tiny --limit 80 $few
         evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 --model moonshine-tiny --limit 40 $few
-        evaluate "$data/speechocean762/manifest.jsonl" --model moonshine-tiny $few
-        noisy --model small --limit 40 $few ;;
+        evaluate "$data/speechocean762/manifest.jsonl" --model moonshine-tiny $few ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts,paper ;;
     clean)
