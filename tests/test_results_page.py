@@ -231,8 +231,11 @@ NOTED = [section for section in NOTES.split("\n## ")[1:] if FIGURES.search(secti
 
 @pytest.mark.parametrize("section", NOTED, ids=[section.splitlines()[0] for section in NOTED])
 def test_every_number_of_the_notes_is_in_the_pages_they_link_to(section):
+    """Or in the table of the script that they name."""
     linked = re.findall(r"\]\(([\w-]+\.md)\)", section)
     text = "".join((ROOT / "docs" / "results" / name).read_text(encoding="utf-8") for name in linked)
+    for script in re.findall(r"`python scripts/(\w+)\.py`", section):
+        text += "\n".join(load_script(script).table())
     assert set(FIGURES.findall(section)) - set(FIGURES.findall(text)) == set()
 
 
