@@ -8,4 +8,4 @@ shift
 tasks=${*:-arithmetic-shots copying-shots sorting-shots reading-shots}
 ${SHARPEN:-sharpen} evaluate-text $(printf 'made:%s:test ' $tasks) --model smollm2-135m --dtype bfloat16 --end-with '\n' --max-tokens 16 \
   --methods source,vote,greedy-em,em-seq,em-tok,em-tok-b --steps 3 --samples 4 --limit "$items" --batch-size 8 --threads 1 \
-  --out "${OUT:-results/text/smollm2-135m}"
+  --out results/text/smollm2-135m

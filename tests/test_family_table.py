@@ -1,4 +1,4 @@
-"""The table of other models is what its rows give, and the notes beside it say what it says."""
+"""The table of other models is what its rows give."""
 
 from published import ROOT, load_script
 
