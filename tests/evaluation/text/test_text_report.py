@@ -57,8 +57,8 @@ def written(folder, rows):
 def test_kept_rows_have_a_report(capsys):
     assert main(["report", str(KEPT), "--against", "source,vote"]) == 0
     page = capsys.readouterr().out
-    assert "| vote | 104 | 28.85 [20.19, 37.50] |" in page
-    assert re.search(r"\| vote \| \*\*−45.19\*\* \[−54.81, −35.58\] \| 0.00\d \| 0 / 47 / 57 \| 104 \|", page)
+    assert "| vote | 200 | 31.00 [24.50, 37.50] |" in page
+    assert re.search(r"\| vote \| \*\*−42.00\*\* \[−49.00, −35.00\] \| 0.00\d \| 2 / 86 / 112 \| 200 \|", page)
     assert "### copying-shots-test: against vote" in page
     assert "normaliser" not in page
     assert not SPEECH.search(page)
