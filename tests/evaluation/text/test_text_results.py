@@ -21,11 +21,11 @@ def test_the_table_of_language_models_is_what_its_rows_give():
     spec.loader.exec_module(script)
     page = (ROOT / "docs" / "generating.md").read_text(encoding="utf-8").split("## What it does")[1]
     printed = [line for line in page.splitlines() if line.startswith("|")]
-    folders = [ROOT / "results" / "text" / name for name in ("source-tune", "smollm2-135m")]
+    folders = [ROOT / "results" / "text" / name for name in ("source-tune", "smollm2-135m", "vote")]
     assert printed == [line for folder in folders for line in script.markdown(str(folder))]
 
 
-@pytest.mark.parametrize("name", ["source-tune", "smollm2-135m"])
+@pytest.mark.parametrize("name", ["source-tune", "smollm2-135m", "vote"])
 def test_kept_rows_are_found_by_the_commands_that_made_them(name):
     """A row that a command no longer finds would be computed again, beside itself."""
     page = (ROOT / "docs" / "generating.md").read_text(encoding="utf-8").replace("\\\n", " ")
