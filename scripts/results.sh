@@ -4,6 +4,7 @@
 #
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
 #     scripts/results.sh DATA families     # other models: after sharpen models fetch small, tiny and moonshine-tiny
+#     scripts/results.sh DATA cheaper-steps     # on a CPU that multiplies bfloat16
 #     scripts/results.sh DATA gaussian clean accents-all noises-all languages-all tiny small-beam padding polish     # efforts, for the README
 #
 # Every process has one thread: two processes use two cores better than one process with two threads.
@@ -22,7 +23,7 @@ frontier() {
     sharpen evaluate "$@" --methods source,beam --samples 2,16 --decode greedy,mbr --beam-size 16 --padding condensed \
         --batch-size 1 --threads 1 --engine ray --workers 2 --out "results/frontier-$out"
 }
-eight="--noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir $data/ms-snsd --snr 10"
+noises="--noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir $data/ms-snsd --snr 10"
 efforts="--effort plain,normal,high"
 
 for name in "$@"; do
@@ -82,12 +83,27 @@ for name in "$@"; do
         noisy --model moonshine-tiny --limit 80 $few
         evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 --model moonshine-tiny --limit 40 $few
         evaluate "$data/speechocean762/manifest.jsonl" --model moonshine-tiny $few ;;
+    cheaper-steps)
+        sixteen="--methods em-tok-b --samples 16 --gate 0.9 --padding condensed --dtype bfloat16 --batch-size 1 --threads 1"
+        eight="--steps 8 --search-every 2 --decode mbr"
+        ten="--steps 10 --search-every 4"
+        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen $eight --lr 1.25e-3,2.5e-3 --out results/cheaper-steps
+        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen $ten --out results/cheaper-steps
+        sharpen evaluate "$ls" $noises --limit 60 $sixteen $eight --lr 1.25e-3 --out results/cheaper-steps
+        for n in 6 12 18; do # by turns, so that their seconds can be compared
+            timed() { sharpen evaluate "$ls" --noise GS --snr 10 --limit $n "$@" --batch-size 1 --threads 1 --out results/cheaper-steps-time; }
+            timed --effort paper
+            timed --effort plain,normal,high --dtype bfloat16
+            timed --effort plain,high
+            timed $sixteen $eight --lr 1.25e-3
+            timed $sixteen $ten
+        done ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts,paper ;;
     clean)
         frontier clean "$ls" $efforts ;;
     noises-all)
-        frontier noises "$ls" $eight --limit 60 $efforts ;;
+        frontier noises "$ls" $noises --limit 60 $efforts ;;
     accents-all) # both folders as one corpus
         mkdir -p runs/speechocean762-all
         for part in speechocean762 speechocean762-b; do

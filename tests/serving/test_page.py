@@ -199,7 +199,7 @@ def test_the_keyboard_alone(page):
                 return
         raise AssertionError(f"{key} does not reach {selector}")
 
-    page.on("filechooser", lambda chooser: None)  # from here on the browser hands choosers over: not only once Enter is under way
+    page.on("filechooser", lambda chooser: None)  # from here on the browser hands choosers over
     tab_to("#effort input")
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#effort input[value=plain]")).to_be_checked()
