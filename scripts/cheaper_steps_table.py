@@ -27,8 +27,8 @@ HEAD = ("condition", "utterances", "setting", "WER", "against", "its WER", "diff
 TIME_HEAD = ("setting", "dtype", "utterances", "seconds", "part of the paper's")
 
 
-def rows_of(*folders: str) -> list[Row]:
-    return list(read([RESULTS / folder for folder in folders]))
+def rows_of(folder: str) -> list[Row]:
+    return list(read([RESULTS / folder]))
 
 
 def name(point: FrontierPoint) -> str:
@@ -40,7 +40,7 @@ def name(point: FrontierPoint) -> str:
 
 
 def errors() -> list[tuple[str, ...]]:
-    """A line for each condition, learning rate, and setting that it is compared with."""
+    """A line for each condition, cheaper setting, and setting that it is compared with."""
     made: list[tuple[str, ...]] = []
     for condition, folder in CONDITIONS.items():
         others = rows_of(folder)
@@ -60,7 +60,7 @@ def compared(condition: str, rows: Sequence[Row]) -> list[tuple[str, ...]]:
     shared = shared_ids([point.line for point in found.points])
     named = {name(point): point for point in found.points}
     made: list[tuple[str, ...]] = []
-    for ours in sorted(name for name in named if " steps of " in name):
+    for ours in sorted(label for label in named if " steps of " in label):
         point = named[ours]
         for key in (key for key in OTHERS if key in named):
             pair = compare(point.line.items(only=shared), named[key].line.items(only=shared))
