@@ -22,7 +22,8 @@ from sharpen.method import guard
 
 RESULTS = Path(__file__).parent.parent / "results"
 CONDITIONS = {"Gaussian noise": "frontier-gaussian", "eight other noises": "frontier-noises"}
-OTHERS = {"greedy": "greedy", "plain": "beam 5", "beam 16": "beam 16", "high": "high", "paper": "paper"}
+OTHERS = {"greedy": "greedy", "plain": "beam 5", "beam 16": "beam 16", "high": "high", "max": "max", "paper": "paper"}
+OURS = "bfloat16"  # those that they are compared with are in float32
 HEAD = ("condition", "utterances", "setting", "WER", "against", "its WER", "difference", "helped / hurt")
 TIME_HEAD = ("setting", "dtype", "utterances", "seconds", "part of the paper's")
 
@@ -58,18 +59,18 @@ def compared(condition: str, rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The lines of one condition."""
     (found,) = frontiers({condition: rows}, effort_names())
     shared = shared_ids([point.line for point in found.points])
-    named = {name(point): point for point in found.points}
+    cheaper = {name(point): point for point in found.points if point.line.settings["dtype"] == OURS}
+    others = {name(point): point for point in found.points if point.line.settings["dtype"] != OURS}
     made: list[tuple[str, ...]] = []
-    for ours in sorted(label for label in named if " steps of " in label):
-        point = named[ours]
-        for key in (key for key in OTHERS if key in named):
-            pair = compare(point.line.items(only=shared), named[key].line.items(only=shared))
+    for ours, point in sorted(cheaper.items()):
+        for key in (key for key in OTHERS if key in others):
+            pair = compare(point.line.items(only=shared), others[key].line.items(only=shared))
             assert pair is not None
             gain = pair.difference
             made.append(
                 (
                     *(condition, utterances(found), ours, percent(point.wer.value), OTHERS[key]),
-                    *(percent(named[key].wer.value), difference(gain.value, gain.low, gain.high)),
+                    *(percent(others[key].wer.value), difference(gain.value, gain.low, gain.high)),
                     f"{pair.helped} / {pair.hurt}",
                 )
             )

@@ -31,10 +31,11 @@ RUNS = {  # condition, as the README names it -> folder of its rows
     "Gaussian noise, tiny": "frontier-tiny",
     "clean": "frontier-clean",
 }
-EFFORTS = ("normal", "high")
+EFFORTS = ("normal", "high", "max")
+SHOWN = ("greedy", "beam 5", "beam 16", *EFFORTS)
 HEAD = (
-    "condition", "utterances", "greedy", "beam 5", "beam 16", *EFFORTS,
-    "normal − beam 5", "time ×", "high − beam 5", "time ×", "high − beam 16",
+    "condition", "utterances", *SHOWN, *(f"{effort} − beam 5" for effort in EFFORTS),
+    *(f"{effort} − beam 16" for effort in EFFORTS[1:]), "time ×",
 )  # fmt: skip
 
 
@@ -70,15 +71,13 @@ def signed(x: Interval) -> str:
 def cells(condition: str, with_loops: bool = True) -> tuple[str, ...]:
     """A line of a condition."""
     of = points(condition, with_loops)
-    differences = []
-    for effort in EFFORTS:
-        differences += [signed(of[effort].against[BEAM].difference), f"{of[effort].times:.1f}"]
     return (
         f"[{condition}](docs/results/{RUNS[condition]}.md)" + ("" if with_loops else ", loops left out"),
         str(sum(frontier(condition, with_loops).utterances.values())),
-        *(percent(of[name].wer.value) for name in HEAD[2:7]),
-        *differences,
-        signed(of["high"].against[WIDE].difference),
+        *(percent(of[name].wer.value) for name in SHOWN),
+        *(signed(of[effort].against[BEAM].difference) for effort in EFFORTS),
+        *(signed(of[effort].against[WIDE].difference) for effort in EFFORTS[1:]),
+        " / ".join(f"{of[effort].times:.1f}" for effort in EFFORTS),
     )
 
 

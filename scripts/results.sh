@@ -24,7 +24,7 @@ frontier() {
         --batch-size 1 --threads 1 --engine ray --workers 2 --out "results/frontier-$out"
 }
 noises="--noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir $data/ms-snsd --snr 10"
-efforts="--effort plain,normal,high"
+efforts="--effort plain,normal,high,max"
 
 for name in "$@"; do
     case $name in

@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("files", nargs="+", metavar="FILE", help="audio or video files; - is standard input")
     add("--model", default="base", help=machine.MODEL)
     add("--effort", choices=EFFORTS, help="how much to spend: plain (beam search, nothing adapts), normal (where the "
-        "model is in doubt), high (more of it), paper (everywhere, with the paper's settings) "
+        "model is in doubt), high (more of it), max (most of it), paper (everywhere, with the paper's settings) "
         f"(default: {DEFAULT}, unless --method is given)")  # fmt: skip
     bundles = [bundle["adapt"] or Adaptation() for bundle in EFFORTS.values()]
     own = {name: FROM_EFFORT for name in declared(Adaptation) if len({getattr(b, name) for b in bundles}) > 1}

@@ -23,7 +23,7 @@ FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 IN_JSON = ("json", "verbose_json")
 GRANULARITIES = ("word", "segment")
 OWN_FIELDS = {
-    "effort": "plain, normal, high or paper: how much to spend on adapting",
+    "effort": "plain, normal, high, max or paper: how much to spend on adapting",
     "method": "in place of an effort: source, beam, em-tok-b and others",
     "steps": "updates of the norms in each window",
     "samples": "hypotheses at each step",

@@ -205,8 +205,8 @@ class Model:
     ) -> Transcript:
         """Transcribes a path, bytes, a file object, samples at 16 kHz, or an `Audio`.
 
-        `effort` (sharpen.speech.efforts) says how much to spend on adapting: plain, normal (the default), high, paper.
-        Settings are the fields of `Options`, as keywords, and take precedence over it:
+        `effort` (sharpen.speech.efforts) says how much to spend on adapting: plain, normal (the default), high, max
+        or paper. Settings are the fields of `Options`, as keywords, and take precedence over it:
         `model.transcribe("a.flac", language="en", adapt=sharpen.Adaptation(method="em-tok-b"))`.
         """
         given = [*(["effort"] if effort is not None else []), *settings]
