@@ -52,10 +52,14 @@ def test_transcribe_takes_an_effort_or_options(speech):
         model.transcribe(noise(0), Options(), effort="high", language="en")
 
 
-def test_a_confident_window_is_searched_once_and_keeps_its_answer(speech, monkeypatch):
-    options = Options(adapt=Adaptation(samples=5, steps=2, gate=1e6), **QUICK)
+@pytest.mark.parametrize(("method", "samples"), [("em-tok-b", 5), ("em-tok-b", 16), ("em-tok", 4)])
+def test_a_confident_window_is_searched_once_and_keeps_its_answer(speech, method, samples, monkeypatch):
+    """Whatever an episode would search: the gate judges by the beams that there are."""
+    options = Options(adapt=Adaptation(method=method, samples=samples, steps=2, gate=1e6), **QUICK)
     calls = []
     monkeypatch.setattr("sharpen.speech.decoding.beam", lambda *a, **k: calls.append(1) or beam(*a, **k))
+    for name in ("beam", "sample"):
+        monkeypatch.setattr(f"sharpen.method.search.{name}", lambda *a, **k: pytest.fail("searched again"))
     (result,) = decode(speech, [Window("a", noise(0))], options, ["en"])
     (plain,) = decode(speech, [Window("a", noise(0))], Options(**QUICK), ["en"])
     assert len(calls) == 2
@@ -88,6 +92,18 @@ def test_the_sources_beams_are_those_of_the_first_step(speech, monkeypatch):
         (result,) = decode(speech, [window], options, ["en"])
         assert len(searches) == times
         assert result.adaptation.trace.steps[0].hypotheses == samples
+
+
+def test_a_gate_does_not_change_what_a_doubtful_window_gets(speech):
+    """The beams that it judged by are fewer than the hypotheses of a step, which are searched as without it."""
+    outcomes = []
+    for gate in (0.0, 1e-6):
+        options = Options(adapt=Adaptation(samples=8, steps=2, gate=gate), **QUICK)
+        (result,) = decode(speech, [Window("a", noise(4))], options, ["en"])
+        steps = [(step.hypotheses, step.H_tok, step.gradient_norm) for step in result.adaptation.trace.steps]
+        outcomes.append((result.text, steps))
+    assert outcomes[0] == outcomes[1]
+    assert [count for count, *_ in outcomes[1][1]] == [8, 8]
 
 
 def test_hypotheses_without_their_timestamps(base):

@@ -42,6 +42,7 @@ def adapt(
     ids: Sequence[str] | None = None,
     limits: Sequence[int] | None = None,
     trees: Sequence[HypothesisTree | None] | None = None,
+    search_anew: bool = False,
     until: float = math.inf,
     text: Text | None = None,
     on_step: StepCallback | None = None,
@@ -49,14 +50,15 @@ def adapt(
     """Adapts each of B inputs, starting from the model's own norms, with common options.
 
     `ids` name the inputs' random draws (default: their numbers), `limits` are their length limits, `trees` hypotheses
-    that were searched already, `until` the time at which to end (`Episode.join`). Decoding with the outcome, the guard
+    that were searched already, `search_anew` whether they are for the gate alone, `until` the time at which to end
+    (`Episode.join`). Decoding with the outcome, the guard
     (`options.guard`) and the method's `decode` are left to the caller.
     """
     names = [str(b) for b in range(len(prepared))]
     if ids is not None and len(ids) != len(names):
         raise SharpenError(f"{len(names)} inputs and {len(ids)} ids; give one per input")
     episode = Episode(policy, text)
-    episode.join(prepared, names, limits, options, draws=ids, trees=trees, until=until)
+    episode.join(prepared, names, limits, options, draws=ids, trees=trees, search_anew=search_anew, until=until)
     number = 0
     while steps := episode.step():
         number += 1

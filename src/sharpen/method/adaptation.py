@@ -46,7 +46,8 @@ class Adaptation:
     )
     gate: float = option(
         0.0,
-        "leave an input alone whose hypotheses have less entropy than this, in nats a token; 0: adapt to every input",
+        "leave an input alone whose first hypotheses (the beams of the answer before adapting, where it has some) have "
+        "less entropy than this, in nats a token; 0: adapt to every input",
         least=0,
     )
     stop: tuple[StopRule, ...] = option(

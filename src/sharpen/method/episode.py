@@ -75,14 +75,16 @@ class Episode(Generic[P, E, S]):
         *,
         draws: Sequence[str] | None = None,
         trees: Sequence[HypothesisTree | None] | None = None,
+        search_anew: bool = False,
         until: float = math.inf,
     ) -> None:
         """Adds inputs, which the next `step` updates for the first time.
 
         `ids` name them in this episode, `limits` are their length limits in tokens, `options` are common or one for
         each input. `draws` name their random draws where those must not follow from the id. `trees` are hypotheses that
-        were searched already under the model's own norms; the first step scores them and does not search. `until` is a
-        time of `time.monotonic()`: no step is begun that would end later, if it takes as long as the one before.
+        were searched already under the model's own norms: the gate judges by them, and the first step scores them
+        instead of searching, unless it shall `search_anew`. `until` is a time of `time.monotonic()`: no step is begun
+        that would end later, if it takes as long as the one before.
         """
         require_gradients()
         B = len(prepared)
@@ -106,7 +108,7 @@ class Episode(Generic[P, E, S]):
             theta = initial(chosen, 1)[0] if chosen else torch.empty(0)
             new[i] = EpisodeRow(
                 i, prepared, index, limit, option, chosen, generator(option.seed, draw), theta, theta,
-                Moments.zeros(theta), until, tree,
+                Moments.zeros(theta), until, tree, search_anew,
             )  # fmt: skip
         self._rows |= new
 

@@ -43,6 +43,7 @@ class EpisodeRow(Generic[P]):
     moments: Moments  # (parameters,) each
     until: float = math.inf  # on the clock of time.monotonic: no step that would end later
     tree: HypothesisTree | None = None  # the hypotheses of the step before, or those that it joined with
+    anew: bool = False  # those that it joined with are for the gate alone: the first step searches
     trace: Trace = field(default_factory=Trace)
 
     @property
@@ -58,7 +59,7 @@ class EpisodeRow(Generic[P]):
     def searches(self) -> bool:
         """Whether the next step searches its hypotheses, or scores those of the step before anew."""
         done = len(self.trace.steps)
-        return self.tree is None or (done > 0 and done % self.options.search_every == 0)
+        return self.tree is None or (done % self.options.search_every == 0 if done else self.anew)
 
     @property
     def wants_greedy(self) -> bool:

@@ -181,8 +181,8 @@ class Lane:
             self._accept(ticket, source, source.results[0], OUT_OF_TIME)
             return
         prepared, draws, limits = episode_inputs(self.speech, source, options)
-        trees = first_hypotheses(self.speech, source, options)
-        self._episode.join(prepared, [row.id], limits, options.adapt, draws=draws, trees=trees)
+        trees, anew = first_hypotheses(self.speech, source, options)
+        self._episode.join(prepared, [row.id], limits, options.adapt, draws=draws, trees=trees, search_anew=anew)
         self._rows[row.id] = row
 
     def _last(self, row: LiveRow) -> float:

@@ -167,13 +167,15 @@ def adapt_windows(
     """Adapts the model to each window, not longer than `until` (`Episode.join`)."""
     assert options.adapt is not None
     prepared, ids, limits = episode_inputs(speech, source, options)
+    trees, search_anew = first_hypotheses(speech, source, options)
     return adapt(
         speech.policy,
         prepared,
         options.adapt,
         ids=ids,
         limits=limits,
-        trees=first_hypotheses(speech, source, options),
+        trees=trees,
+        search_anew=search_anew,
         until=until,
         text=normal_text(speech),
         on_step=on_step,
@@ -194,14 +196,20 @@ def episode_inputs(speech: SpeechModel, source: SourcePass, options: Options) ->
     return prepared, [w.id for w in source.windows], _limits(speech, source.windows, source.languages, options)
 
 
-def first_hypotheses(speech: SpeechModel, source: SourcePass, options: Options) -> list[HypothesisTree | None] | None:
-    """The best of the source's beams, where a beam search of the first step would find about the same."""
+def first_hypotheses(
+    speech: SpeechModel, source: SourcePass, options: Options
+) -> tuple[list[HypothesisTree | None], bool]:
+    """The best of the source's beams, and whether the first step has to search anew.
+
+    It has not where a search of its own would find about the same. The gate judges by them either way, so that a
+    confident window costs no more than a beam search.
+    """
     assert options.adapt is not None
-    if options.adapt.row.search != "beam" or options.decode == "greedy" or options.beam_size < options.adapt.samples:
-        return None
-    found = [None if tree is None else text_tree(speech, tree, options.adapt.samples) for tree in source.trees]
+    same = options.adapt.row.search == "beam" and options.beam_size >= options.adapt.samples
+    most = options.adapt.samples if same else options.beam_size
+    found = [None if tree is None else text_tree(speech, tree, most) for tree in source.trees]
     # One text has no other to be compared with: it is searched anew, without timestamps.
-    return [tree if tree is not None and len(tree.hypotheses) > 1 else None for tree in found]
+    return [tree if tree is not None and len(tree.hypotheses) > 1 else None for tree in found], not same
 
 
 @torch.inference_mode(False)
