@@ -6,7 +6,17 @@ import pytest
 
 from sharpen.errors import SharpenError
 from sharpen.speech.audio import read_audio
-from sharpen.speech.noise import DOMAINS, Corruption, corruption, find_clip, find_clips, gaussian, mix, sixteen_bits
+from sharpen.speech.noise import (
+    DOMAINS,
+    Corruption,
+    corruption,
+    find_clip,
+    find_clips,
+    from_clip,
+    gaussian,
+    mix,
+    sixteen_bits,
+)
 
 SPEECH = np.sin(np.arange(16000) / 7) * np.linspace(0, 1, 16000)
 
@@ -44,7 +54,7 @@ def test_samples_that_published_rows_rest_on():
 def test_noise_belongs_to_the_utterance():
     assert np.array_equal(gaussian(100, "u1"), gaussian(200, "u1")[:100])
     assert not np.array_equal(gaussian(100, "u1"), gaussian(100, "u2"))
-    assert not np.array_equal(gaussian(100, "u1"), gaussian(100, "u1", seed=1))
+    assert not np.array_equal(gaussian(100, "u1"), gaussian(100, "u1", draw=1))
 
 
 def test_what_cannot_be_mixed_is_refused():
@@ -63,6 +73,21 @@ def test_a_clip_starts_at_its_beginning_and_repeats(tmp_path):
     noisy = corruption("BA", 5.0, tmp_path)(SPEECH, "u1")
     assert np.array_equal(noisy, expected)
     assert np.array_equal(noisy, corruption("BA", 5.0, tmp_path)(SPEECH, "u2"))
+
+
+def test_other_draws_of_a_clip_start_elsewhere_in_it(tmp_path):
+    write(tmp_path / "Babble_4.wav", np.linspace(-0.5, 0.5, 6000))
+    clip = read_audio(tmp_path / "Babble_4.wav").samples
+    drawn = {name: from_clip(clip, 16000, name, draw=1) for name in ("u1", "u2")}
+    for noise in drawn.values():
+        (start,) = np.flatnonzero(clip == noise[0])
+        assert np.array_equal(noise, np.tile(clip, 4)[start : start + 16000])
+    assert not np.array_equal(drawn["u1"], drawn["u2"])
+    noisy = [corruption("BA", 5.0, tmp_path, draw=draw)(SPEECH, "u1") for draw in (0, 1, 2, 1)]
+    assert [np.array_equal(noisy[1], one) for one in noisy] == [False, True, False, True]
+    assert ratio(noisy[1], SPEECH) == pytest.approx(5.0, abs=1e-3)
+    with pytest.raises(SharpenError, match="the draw of the noise is -1; expected 0, 1, 2"):
+        corruption("GS", 5.0, draw=-1)
 
 
 def test_the_legacy_rule_halves_the_decibels(tmp_path):

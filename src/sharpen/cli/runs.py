@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from sharpen.cli import machine
 from sharpen.cli.flags import add_options, given
-from sharpen.cli.values import DONE, FAILED, positive, seconds, several_decibels, words
+from sharpen.cli.values import DONE, FAILED, positive, seconds, several_decibels, several_numbers, words
 from sharpen.errors import SharpenError
 from sharpen.evaluation.runs.settings import decoding, varied
 from sharpen.method.adaptation import Adaptation
@@ -50,6 +51,8 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
         help="mix in GS, or with --noise-dir AA AC BA CM MU NB SD TP VC; clean: nothing (default: clean)")  # fmt: skip
     add("--snr", type=several_decibels, metavar="DB,DB", help=f"signal-to-noise ratios of --noise (default: {SNR:g})")
     add("--noise-dir", metavar="DIR", help="folder of MS-SNSD's noise clips")
+    add("--noise-draws", type=several_numbers, metavar="N,N",
+        help="draws of --noise: 0 is the usual one, the others are other samples of it (default: 0)")  # fmt: skip
 
 
 def add_settings(
@@ -85,8 +88,10 @@ def parts_from(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
     from sharpen.evaluation.corpora.corpus import read_corpus
     from sharpen.evaluation.runs.plan import Part
 
-    if args.noise == ("clean",) and (args.snr or args.noise_dir):
-        raise SharpenError(f"{'--snr' if args.snr else '--noise-dir'} needs a noise, e.g. --noise GS")
+    of_noise = {"--snr": args.snr, "--noise-dir": args.noise_dir, "--noise-draws": args.noise_draws}
+    lone = [flag for flag, value in of_noise.items() if value]
+    if args.noise == ("clean",) and lone:
+        raise SharpenError(f"{lone[0]} needs a noise, e.g. --noise GS")
     options = {name: getattr(args, name) for name in ("layout", "domain", "language", "skip_bad", "max_seconds")}
     noises = [noise if noise == "clean" else noise.upper() for noise in args.noise]
     parts = []
@@ -96,8 +101,11 @@ def parts_from(args: argparse.Namespace, corpora: Iterable[str]) -> list[Part]:
             if noise == "clean":
                 parts.append(Part(corpus))
             else:
-                ratios = args.snr or (SNR,)
-                parts += [Part(corpus.corrupted(noise, snr, args.noise_dir), noise, snr) for snr in ratios]
+                drawn = product(args.snr or (SNR,), args.noise_draws or (0,))
+                parts += [
+                    Part(corpus.corrupted(noise, snr, args.noise_dir, draw=draw), noise, snr, draw)
+                    for snr, draw in drawn
+                ]
     return parts
 
 

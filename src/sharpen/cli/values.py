@@ -45,6 +45,13 @@ def several_decibels(text: str) -> tuple[float, ...]:
     return tuple(decibels(word) for word in words(text))
 
 
+def several_numbers(text: str) -> tuple[int, ...]:
+    for word in words(text):
+        if not word.isdecimal():
+            raise argparse.ArgumentTypeError(f"{word!r}: expected whole numbers with commas between them: 0,1,2")
+    return tuple(dict.fromkeys(map(int, words(text))))
+
+
 def words(text: str) -> tuple[str, ...]:
     parts = tuple(word.strip() for word in text.split(",") if word.strip())
     if not parts:

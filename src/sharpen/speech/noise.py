@@ -1,8 +1,9 @@
 """Noise at a known signal-to-noise ratio; an utterance gets the same noise in every run.
 
 The ten noises are those of corrupted LibriSpeech in the literature: nine clips of MS-SNSD, and Gaussian noise. A clip
-is used from its start, repeated and cut to the length of the utterance. Speech and noise are scaled to LEVEL, measured
-over the whole utterance; then the noise is attenuated by the ratio.
+is used from its start, repeated and cut to the length of the utterance. Other draws are other samples of Gaussian noise
+and other places of the clip to start at: they tell a setting's worth from the luck of one noise. Speech and noise are
+scaled to LEVEL, measured over the whole utterance; then the noise is attenuated by the ratio.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Corruption:
     snr_rule: str = "true"  # "ms-snsd-legacy": MS-SNSD's mixer takes one square root too many, so its 10 dB are 5 dB
     # "clip": 16 bits, clipped; "wrap": 16 bits, where loud samples change sign, as in published files.
     overflow: str = "float"
+    draw: int = 0
 
     def __post_init__(self) -> None:
         _known("noise", self.noise, DOMAINS)
@@ -61,12 +63,17 @@ class Corruption:
         _known("overflow", self.overflow, OVERFLOWS)
         if not math.isfinite(self.snr):
             raise SharpenError(f"the signal-to-noise ratio is {self.snr} dB; expected a finite number such as 10")
+        if self.draw < 0:
+            raise SharpenError(f"the draw of the noise is {self.draw}; expected 0, 1, 2 …")
         if DOMAINS[self.noise] and self.clip is None:
             raise SharpenError(f"the noise {self.noise} needs the clip {DOMAINS[self.noise]}: give its file")
 
     def __call__(self, speech: np.ndarray, utterance: str) -> np.ndarray:
         """Noisy speech (N,), float32; with "clip" and "wrap" exactly as read from a 16-bit file."""
-        noise = gaussian(len(speech), utterance) if self.clip is None else _repeated(_clip(self.clip), len(speech))
+        if self.clip is None:
+            noise = gaussian(len(speech), utterance, self.draw)
+        else:
+            noise = from_clip(_clip(self.clip), len(speech), utterance, self.draw)
         mixed = mix(speech, noise, self.snr if self.snr_rule == "true" else self.snr / 2)
         if self.overflow == "float":
             return mixed
@@ -74,11 +81,17 @@ class Corruption:
 
 
 def corruption(
-    noise: str, snr: float, folder: str | Path | None = None, *, snr_rule: str = "true", overflow: str = "float"
+    noise: str,
+    snr: float,
+    folder: str | Path | None = None,
+    *,
+    snr_rule: str = "true",
+    overflow: str = "float",
+    draw: int = 0,
 ) -> Corruption:
     """The noise with that code, its clip from `folder`; Gaussian noise (GS) needs no folder."""
     clip = None if _clip_name(noise) is None else find_clip(noise, folder)
-    return Corruption(noise, snr, clip, snr_rule, overflow)
+    return Corruption(noise, snr, clip, snr_rule, overflow, draw)
 
 
 def find_clip(noise: str, folder: str | Path | None) -> Path:
@@ -110,10 +123,15 @@ def find_clips(folder: str | Path) -> dict[str, Path]:
     return {code: files[name] for code, name in DOMAINS.items() if name in files}
 
 
-def gaussian(count: int, utterance: str, seed: int = 0) -> np.ndarray:
-    """White Gaussian noise (count,); it depends only on the seed and the utterance's id."""
-    digest = hashlib.sha256(f"{seed}\x00{utterance}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "big")).standard_normal(count)
+def gaussian(count: int, utterance: str, draw: int = 0) -> np.ndarray:
+    """White Gaussian noise (count,); it depends only on the draw and the utterance's id."""
+    return _generator(utterance, draw).standard_normal(count)
+
+
+def from_clip(clip: np.ndarray, count: int, utterance: str, draw: int = 0) -> np.ndarray:
+    """A clip (count,), repeated and cut; draw 0 starts where it starts, the others anywhere in it."""
+    start = int(_generator(utterance, draw).integers(len(clip))) if draw else 0
+    return np.resize(np.roll(clip, -start), count)
 
 
 def mix(speech: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
@@ -157,8 +175,9 @@ def _clip(path: Path) -> np.ndarray:
     return samples
 
 
-def _repeated(clip: np.ndarray, count: int) -> np.ndarray:
-    return np.tile(clip, -(-count // len(clip)))[:count]
+def _generator(utterance: str, draw: int) -> np.random.Generator:
+    digest = hashlib.sha256(f"{draw}\x00{utterance}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def _clip_name(noise: str) -> str | None:

@@ -13,9 +13,10 @@ import pytest
 from evaluation import tiny
 from models.weights.writers import small_model, write_openai
 
+from sharpen.cli import main
 from sharpen.errors import SharpenError
 from sharpen.evaluation.corpora.corpus import read_corpus
-from sharpen.evaluation.report.lines import group_lines
+from sharpen.evaluation.report.lines import group_lines, read
 from sharpen.evaluation.runs import evaluate as room
 from sharpen.evaluation.runs.evaluate import evaluate, load_model, local
 from sharpen.evaluation.runs.normalisers import normaliser
@@ -267,6 +268,23 @@ def test_noise_is_named_in_the_row(place, tmp_path):
         ("GS", "GS", 0.0),
     ]
     assert [row.id for row in rows[:2]] == [row.id for row in rows[2:]]
+
+
+def test_draws_of_a_noise_are_columns_of_their_own(place, tmp_path):
+    """The first draw is what a run without them has, so its rows are found again."""
+    model, manifest = place
+    noise = ["--noise", "GS", "--snr", "0", "--limit", "2"]
+    command = ["evaluate", str(manifest), "--model", str(model), "--methods", "source", *noise, "--out", str(tmp_path)]
+    assert main(command) == 0
+    before = (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
+    assert main([*command, "--noise-draws", "0,2"]) == 0
+    after = (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
+    assert after.startswith(before)
+    rows = [json.loads(line) for line in after.splitlines()]
+    assert [row["options"].get("noise_draw") for row in rows] == [None, None, 2, 2]
+    assert [row["id"] for row in rows[:2]] == [row["id"] for row in rows[2:]]
+    (found,) = group_lines(read([tmp_path])).values()
+    assert [c.key for c in found[0].cells] == ["GS 0 dB", "GS 0 dB, draw 2"]
 
 
 def test_a_killed_run_resumes_to_the_same_rows(place, tmp_path):

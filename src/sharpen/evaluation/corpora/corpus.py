@@ -104,9 +104,10 @@ class Corpus:
         *,
         snr_rule: str = "true",
         overflow: str = "float",
+        draw: int = 0,
     ) -> Corpus:
         """The same utterances in noise, mixed when they are read; sample by sample what `build` writes to files."""
-        added = corruption(noise, snr, folder, snr_rule=snr_rule, overflow=overflow)
+        added = corruption(noise, snr, folder, snr_rule=snr_rule, overflow=overflow, draw=draw)
         return replace(self, utterances=tuple(u.within(added) for u in self.utterances))
 
     def first(self, n: int | None, seed: int = 0) -> Corpus:

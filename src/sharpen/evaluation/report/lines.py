@@ -23,7 +23,7 @@ from sharpen.speech.options import Options
 from sharpen.text.options import Generation
 
 MACHINE_OPTIONS = ("batch_size", "threads", "device")  # they change rounding and seconds, not the method
-COLUMN_OPTIONS = ("noise", "snr", "language")  # they belong to a domain, not to a setting
+COLUMN_OPTIONS = ("noise", "snr", "noise_draw", "language")  # they belong to a domain, not to a setting
 OPTIONS = {**declared(Options), **declared(Adaptation)}  # whose declarations say how a setting is labelled
 ANSWER_OPTIONS = {**declared(Generation), **declared(Adaptation)}  # the same for a line of a language model
 LABELLED_FIRST = ("samples", "steps", "model")
@@ -31,14 +31,16 @@ LABELLED_FIRST = ("samples", "steps", "model")
 
 @dataclass(frozen=True)
 class Column:
-    """A domain of a corpus; with the signal-to-noise ratio where noise was mixed in."""
+    """A domain of a corpus; with the signal-to-noise ratio and the draw of the noise where noise was mixed in."""
 
     domain: str
     snr: float | None
+    draw: int = 0
 
     @property
     def key(self) -> str:
-        return self.domain if self.snr is None else f"{self.domain} {self.snr:g} dB"
+        named = self.domain if self.snr is None else f"{self.domain} {self.snr:g} dB"
+        return f"{named}, draw {self.draw}" if self.draw else named
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +137,7 @@ def read(folders: Sequence[str | Path]) -> list[Row]:
 
 def column_of(row: Row) -> Column:
     snr = row.options.get("snr")
-    return Column(row.domain, None if snr is None else float(snr))
+    return Column(row.domain, None if snr is None else float(snr), int(row.options.get("noise_draw", 0)))
 
 
 def group_lines(rows: Iterable[Row]) -> dict[str, list[Line]]:
@@ -162,7 +164,7 @@ def columns(lines: Sequence[Line]) -> list[Column]:
 
 
 def column_names(over: Sequence[Column]) -> dict[Column, str]:
-    """The heading of each column: its domain, with the ratio only where several ratios occur."""
+    """The heading of each column: its domain, with ratio and draw only where several occur."""
     ratios = {c.snr for c in over if c.snr is not None}
     domains = Counter(c.domain for c in over)
     return {c: c.key if len(ratios) > 1 or domains[c.domain] > 1 else c.domain for c in over}
@@ -200,8 +202,8 @@ def _setting_options(row: Row) -> dict[str, Any]:
     return {key: value for key, value in row.options.items() if key not in COLUMN_OPTIONS}
 
 
-def _column_order(c: Column) -> tuple[bool, str, float]:
-    return c.domain != "clean", c.domain, -(c.snr or 0.0)
+def _column_order(c: Column) -> tuple[bool, str, float, int]:
+    return c.domain != "clean", c.domain, -(c.snr or 0.0), c.draw
 
 
 def _labelled(lines: Sequence[Line]) -> Iterator[Line]:

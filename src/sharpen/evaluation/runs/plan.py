@@ -49,10 +49,13 @@ class Part:
     corpus: Corpus
     noise: str = ""  # the code of the noise that is mixed in while reading; empty: none
     snr: float | None = None  # dB
+    draw: int = 0  # of the noise
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"noise": self.noise, "snr": self.snr} if self.noise else {}
+        """What a row records of it; the first draw is not named."""
+        drawn = {"noise_draw": self.draw} if self.draw else {}
+        return {"noise": self.noise, "snr": self.snr, **drawn} if self.noise else {}
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def plan(parts: Iterable[Part], chosen: Sequence[Setting], run: Run, limit: int 
         # The same order with and without a limit: a later run with a larger one then adds to this one.
         ordered = part.corpus.first(len(part.corpus.utterances) if limit is None else limit, seed=ORDER).utterances
         for u in ordered:
-            name = (u.corpus, u.domain, u.id, part.noise, part.snr)
+            name = (u.corpus, u.domain, u.id, part.noise, part.snr, part.draw)
             if name in seen:
                 raise SharpenError(
                     f"{u.corpus}: {u.id!r} appears twice in {u.domain}; name each corpus once, and give every "
