@@ -22,7 +22,14 @@ from sharpen.method import guard
 
 RESULTS = Path(__file__).parent.parent / "results"
 CONDITIONS = {"Gaussian noise": "frontier-gaussian", "eight other noises": "frontier-noises"}
-OTHERS = {"greedy": "greedy", "plain": "beam 5", "beam 16": "beam 16", "high": "high", "max": "max", "paper": "paper"}
+OTHERS = {
+    "greedy": "greedy",
+    "plain": "beam 5",
+    "beam 16": "beam 16",
+    "high": "high",
+    "max": "max, float32",
+    "paper": "paper",
+}
 OURS = "bfloat16"  # those that they are compared with are in float32
 HEAD = ("condition", "utterances", "setting", "WER", "against", "its WER", "difference", "helped / hurt")
 TIME_HEAD = ("setting", "dtype", "utterances", "seconds", "part of the paper's")
@@ -87,7 +94,7 @@ def seconds() -> list[tuple[str, ...]]:
     (paper,) = (point.seconds for point in found.points if name(point) == "paper")
     return [
         (
-            *(OTHERS.get(name(point), name(point)), str(point.line.settings["dtype"]), utterances(found)),
+            *({"plain": "beam 5"}.get(name(point), name(point)), str(point.line.settings["dtype"]), utterances(found)),
             *(f"{point.seconds:.1f}", f"1 / {paper / point.seconds:.1f}"),
         )
         for point in found.points
