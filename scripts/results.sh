@@ -86,17 +86,17 @@ for name in "$@"; do
     cheaper-steps)
         sixteen="--methods em-tok-b --samples 16 --gate 0.9 --padding condensed --dtype bfloat16"
         alone="--batch-size 1 --threads 1"
-        eight="--steps 8 --search-every 2 --decode mbr"
         ten="--steps 10 --search-every 4"
-        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen $eight --lr 1.25e-3,2.5e-3 $alone --out results/cheaper-steps
+        sharpen evaluate "$ls" --noise GS --snr 10 --effort max --dtype bfloat16 $alone --out results/cheaper-steps
+        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen --steps 8 --search-every 2 --decode mbr --lr 2.5e-3 $alone \
+            --out results/cheaper-steps
         sharpen evaluate "$ls" --noise GS --snr 10 $sixteen $ten $alone --out results/cheaper-steps
-        sharpen evaluate "$ls" $noises --limit 60 $sixteen $eight --lr 1.25e-3 $alone --out results/cheaper-steps
+        sharpen evaluate "$ls" $noises --limit 60 --effort max --dtype bfloat16 $alone --out results/cheaper-steps
         for n in 6 12 18; do # by turns, so that their seconds can be compared
             timed() { sharpen evaluate "$ls" --noise GS --snr 10 --limit $n "$@" $alone --out results/cheaper-steps-time; }
             timed --effort paper
-            timed --effort plain,normal,high --dtype bfloat16
+            timed --effort plain,normal,high,max --dtype bfloat16
             timed --effort plain,high
-            timed $sixteen $eight --lr 1.25e-3
             timed $sixteen $ten
         done ;;
     gaussian)
