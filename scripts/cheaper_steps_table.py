@@ -27,16 +27,20 @@ OTHERS = {
     "plain": "beam 5",
     "beam 16": "beam 16",
     "high": "high",
-    "max": "max, float32",
+    "max": "max",
     "paper": "paper",
 }
-OURS = "bfloat16"  # those that they are compared with are in float32
 HEAD = ("condition", "utterances", "setting", "WER", "against", "its WER", "difference", "helped / hurt")
 TIME_HEAD = ("setting", "dtype", "utterances", "seconds", "part of the paper's")
 
 
 def rows_of(folder: str) -> list[Row]:
     return list(read([RESULTS / folder]))
+
+
+def cheaper(point: FrontierPoint) -> bool:
+    """Whether it is of cheaper-steps: no effort, or one in bfloat16."""
+    return " steps of " in name(point) or point.line.settings["dtype"] == "bfloat16"
 
 
 def name(point: FrontierPoint) -> str:
@@ -66,17 +70,17 @@ def compared(condition: str, rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The lines of one condition."""
     (found,) = frontiers({condition: rows}, effort_names())
     shared = shared_ids([point.line for point in found.points])
-    cheaper = {name(point): point for point in found.points if point.line.settings["dtype"] == OURS}
-    others = {name(point): point for point in found.points if point.line.settings["dtype"] != OURS}
+    ours = {f"{name(point)}, {point.line.settings['dtype']}": point for point in found.points if cheaper(point)}
+    others = {name(point): point for point in found.points if not cheaper(point)}
     made: list[tuple[str, ...]] = []
-    for ours, point in sorted(cheaper.items()):
+    for setting, point in sorted(ours.items()):
         for key in (key for key in OTHERS if key in others):
             pair = compare(point.line.items(only=shared), others[key].line.items(only=shared))
             assert pair is not None
             gain = pair.difference
             made.append(
                 (
-                    *(condition, utterances(found), ours, percent(point.wer.value), OTHERS[key]),
+                    *(condition, utterances(found), setting, percent(point.wer.value), OTHERS[key]),
                     *(percent(others[key].wer.value), difference(gain.value, gain.low, gain.high)),
                     f"{pair.helped} / {pair.hurt}",
                 )

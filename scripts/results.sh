@@ -91,6 +91,8 @@ for name in "$@"; do
         sharpen evaluate "$ls" --noise GS --snr 10 $sixteen --steps 8 --search-every 2 --decode mbr --lr 2.5e-3 $alone \
             --out results/cheaper-steps
         sharpen evaluate "$ls" --noise GS --snr 10 $sixteen $ten $alone --out results/cheaper-steps
+        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen --steps 4 --search-every 2 --decode mbr --lr 2.5e-3 $alone \
+            --dtype float32 --out results/cheaper-steps
         sharpen evaluate "$ls" $noises --limit 60 --effort max --dtype bfloat16 $alone --out results/cheaper-steps
         for n in 6 12 18; do # by turns, so that their seconds can be compared
             timed() { sharpen evaluate "$ls" --noise GS --snr 10 --limit $n "$@" $alone --out results/cheaper-steps-time; }
