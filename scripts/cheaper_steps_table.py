@@ -22,14 +22,7 @@ from sharpen.method import guard
 
 RESULTS = Path(__file__).parent.parent / "results"
 CONDITIONS = {"Gaussian noise": "frontier-gaussian", "eight other noises": "frontier-noises"}
-OTHERS = {
-    "greedy": "greedy",
-    "plain": "beam 5",
-    "beam 16": "beam 16",
-    "high": "high",
-    "max": "max",
-    "paper": "paper",
-}
+OTHERS = ("greedy", "beam 5", "beam 16", "high", "max", "paper")
 HEAD = ("condition", "utterances", "setting", "WER", "against", "its WER", "difference", "helped / hurt")
 TIME_HEAD = ("setting", "dtype", "utterances", "seconds", "part of the paper's")
 
@@ -46,7 +39,8 @@ def cheaper(point: FrontierPoint) -> bool:
 def name(point: FrontierPoint) -> str:
     """Of an effort or a plain search, without the options of the run; else what its steps are."""
     if point.named or not point.line.settings["steps"]:
-        return point.label.partition(" · ")[0]
+        label = point.label.partition(" · ")[0]
+        return "beam 5" if label == "plain" else label
     settings = point.line.settings
     return f"{settings['steps']} steps of {settings['lr']:g}, {settings.get('decode', 'greedy')}"
 
@@ -80,7 +74,7 @@ def compared(condition: str, rows: Sequence[Row]) -> list[tuple[str, ...]]:
             gain = pair.difference
             made.append(
                 (
-                    *(condition, utterances(found), setting, percent(point.wer.value), OTHERS[key]),
+                    *(condition, utterances(found), setting, percent(point.wer.value), key),
                     *(percent(others[key].wer.value), difference(gain.value, gain.low, gain.high)),
                     f"{pair.helped} / {pair.hurt}",
                 )
@@ -98,7 +92,7 @@ def seconds() -> list[tuple[str, ...]]:
     (paper,) = (point.seconds for point in found.points if name(point) == "paper")
     return [
         (
-            *({"plain": "beam 5"}.get(name(point), name(point)), str(point.line.settings["dtype"]), utterances(found)),
+            *(name(point), str(point.line.settings["dtype"]), utterances(found)),
             *(f"{point.seconds:.1f}", f"1 / {paper / point.seconds:.1f}"),
         )
         for point in found.points

@@ -45,6 +45,7 @@ page frontier-noises frontier-noises --against source,beam --frontier docs/figur
 page frontier-accents frontier-accents --against source,beam --frontier docs/figures/frontier-accents.png
 page frontier-languages frontier-languages --against source,beam --frontier docs/figures/frontier-languages.png
 page frontier-tiny frontier-tiny --against source,beam --frontier docs/figures/frontier-tiny.png
+page frontier-later frontier-later
 page cheaper-steps cheaper-steps
 page cheaper-steps-time cheaper-steps-time --against source
 page ls-gs10-small ls-gs10-small
