@@ -46,8 +46,7 @@ page frontier-accents frontier-accents --against source,beam --frontier docs/fig
 page frontier-languages frontier-languages --against source,beam --frontier docs/figures/frontier-languages.png
 page frontier-tiny frontier-tiny --against source,beam --frontier docs/figures/frontier-tiny.png
 page frontier-later frontier-later
-page cheaper-steps cheaper-steps
-page cheaper-steps-time cheaper-steps-time --against source
+page other-steps other-steps
 page ls-gs10-small ls-gs10-small
 page families families --against source,beam
 page frontier-clean frontier-clean --against source,beam --frontier docs/figures/frontier-clean.png

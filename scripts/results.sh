@@ -4,7 +4,7 @@
 #
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
 #     scripts/results.sh DATA families     # other models: after sharpen models fetch small, tiny and moonshine-tiny
-#     scripts/results.sh DATA cheaper-steps     # on a CPU that multiplies bfloat16
+#     scripts/results.sh DATA other-steps noise-draws     # beside the efforts; on a CPU that multiplies bfloat16
 #     scripts/results.sh DATA gaussian clean accents-all noises-all languages-all tiny small-beam padding polish     # efforts, for the README
 #
 # Every process has one thread: two processes use two cores better than one process with two threads.
@@ -24,7 +24,21 @@ frontier() {
         --batch-size 1 --threads 1 --engine ray --workers 2 --out "results/frontier-$out"
 }
 noises="--noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir $data/ms-snsd --snr 10"
-efforts="--effort plain,normal,high,max"
+efforts="--effort plain,normal,high"
+
+# `high` ran after the other settings: with a beam of five on some of the utterances, which its seconds are compared with.
+later() {
+    out=$1 n=$2 all=$3
+    shift 3
+    beside() { sharpen evaluate "$@" --batch-size 1 --threads 1 --engine ray --workers 2; }
+    beside "$@" --limit "$n" --effort high --out "results/frontier-$out"
+    beside "$@" --limit "$n" --effort plain --out results/frontier-later
+    beside "$@" --limit "$all" --effort high --out "results/frontier-$out"
+}
+
+# Other steps than those of an effort; a flag that is given again counts.
+tried() { sharpen evaluate --methods em-tok-b --search-every 2 --decode mbr --padding condensed --batch-size 1 --threads 1 --out results/other-steps "$@"; }
+four="--samples 16 --steps 4 --lr 2.5e-3"
 
 for name in "$@"; do
     case $name in
@@ -83,24 +97,35 @@ for name in "$@"; do
         noisy --model moonshine-tiny --limit 80 $few
         evaluate "$ls" --noise BA,VC --noise-dir "$data/ms-snsd" --snr 10 --model moonshine-tiny --limit 40 $few
         evaluate "$data/speechocean762/manifest.jsonl" --model moonshine-tiny $few ;;
-    cheaper-steps)
-        sixteen="--methods em-tok-b --samples 16 --gate 0.9 --padding condensed --dtype bfloat16"
-        alone="--batch-size 1 --threads 1"
-        ten="--steps 10 --search-every 4"
-        sharpen evaluate "$ls" --noise GS --snr 10 --effort max --dtype bfloat16 $alone --out results/cheaper-steps
-        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen --steps 8 --search-every 2 --decode mbr --lr 2.5e-3 $alone \
-            --out results/cheaper-steps
-        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen $ten $alone --out results/cheaper-steps
-        sharpen evaluate "$ls" --noise GS --snr 10 $sixteen --steps 4 --search-every 2 --decode mbr --lr 2.5e-3 $alone \
-            --dtype float32 --out results/cheaper-steps
-        sharpen evaluate "$ls" $noises --limit 60 --effort max --dtype bfloat16 $alone --out results/cheaper-steps
-        for n in 6 12 18; do # by turns, so that their seconds can be compared
-            timed() { sharpen evaluate "$ls" --noise GS --snr 10 --limit $n "$@" $alone --out results/cheaper-steps-time; }
-            timed --effort paper
-            timed --effort plain,normal,high,max --dtype bfloat16
-            timed --effort plain,high
-            timed $sixteen $ten
+    other-steps) # beside the efforts; on a CPU that multiplies bfloat16
+        sixteen="--samples 16 --gate 0.9"
+        for steps in "--samples 5 --steps 5 --lr 5e-3 --schedule linear --gate 0.9" "$sixteen --steps 8 --lr 1.25e-3"; do
+            several() { tried "$@" $steps; }
+            several "$ls" --noise GS --snr 10
+            several "$ls" $noises --limit 60
+            several runs/speechocean762-all/manifest.jsonl # after accents-all
+            several "$data/commonvoice-multilingual/manifest.jsonl"
+            several "$ls" --noise GS --snr 10 --model tiny
+            several "$ls"
+        done
+        tried "$ls" --noise GS --snr 10 $sixteen --steps 8 --lr 1.25e-3,2.5e-3 --dtype bfloat16
+        tried "$ls" $noises --limit 60 $sixteen --steps 8 --lr 1.25e-3 --dtype bfloat16
+        tried "$ls" --noise GS --snr 10 $sixteen --steps 10 --search-every 4 --decode greedy --dtype bfloat16
+        tried "$ls" --noise GS --snr 10 $four --gate 0.5
+        tried "$ls" --noise GS --snr 10 $four --dtype bfloat16 ;;
+    noise-draws) # the efforts by turns with the paper's setting, so that their seconds can be compared
+        drawn() { sharpen evaluate "$ls" --noise GS --snr 10 --noise-draws 1 --batch-size 1 --threads 1 --engine ray --workers 2 --out results/noise-draws "$@"; }
+        for n in 24 48 72 96 120; do
+            drawn --limit $n --methods em-tok-b $four --search-every 2 --decode mbr --padding condensed --dtype bfloat16
+            drawn --limit $n --methods beam --samples 16 --padding condensed --effort plain,high,paper
         done ;;
+    high)
+        later gaussian 18 120 "$ls" --noise GS --snr 10
+        later noises 20 60 "$ls" $noises
+        later languages 40 140 "$data/commonvoice-multilingual/manifest.jsonl"
+        later accents 40 160 runs/speechocean762-all/manifest.jsonl # after accents-all
+        later clean 40 120 "$ls"
+        later tiny 40 120 "$ls" --noise GS --snr 10 --model tiny ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts,paper ;;
     clean)

@@ -75,12 +75,12 @@ def sharp_checkpoint(factor: float):
     return replace(checkpoint, weights=replace(checkpoint.weights, decoder=replace(decoder, norm=norm)))
 
 
-@pytest.mark.parametrize(("factor", "n", "left_alone"), [(0.2, 2, [2, 0, 0, 0, 0]), (1000.0, 1, [1, 1, 1, 1, 0])])
+@pytest.mark.parametrize(("factor", "n", "left_alone"), [(0.2, 2, [2, 0, 0, 0]), (1000.0, 1, [1, 1, 1, 0])])
 def test_every_effort_on_each_clip_in_turn(factor, n, left_alone):
     """A model in doubt is adapted to every clip; one that is sure is left alone, but not by the paper's setting."""
     said: list[str] = []
     costs = time_efforts("sharp", Bench(sharp_checkpoint(factor)).speech, CLIPS[:n], said.append)
-    assert [one.effort for one in costs] == ["plain", "normal", "high", "max", "paper"]
+    assert [one.effort for one in costs] == ["plain", "normal", "high", "paper"]
     assert [one.left_alone for one in costs] == left_alone
     assert all(one.utterances == n and one.seconds > 0 for one in costs)
     order = [(i, one.effort) for i in range(1, n + 1) for one in costs]
@@ -211,7 +211,7 @@ def test_each_model_has_the_tables_that_apply_to_it(order, tmp_path, monkeypatch
     assert main(["bench", "--quick", "--models", order, "--clips", "1", "--json", "b.json", "--plot", "b.png"]) == 0
     out, result = capsys.readouterr().out, json.loads((tmp_path / "b.json").read_text())
     timed = {model: [one["effort"] for one in result["efforts"] if one["model"] == model] for model in order.split(",")}
-    assert all(efforts == ["plain", "normal", "high", "max", "paper"] for efforts in timed.values())
+    assert all(efforts == ["plain", "normal", "high", "paper"] for efforts in timed.values())
     assert all(f"{model}: the default effort takes" in out for model in timed)
     note = "Of moonshine only the efforts are timed: the reference of the episodes is for Whisper."
     assert result["notes"] == [note]

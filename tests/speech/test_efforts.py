@@ -37,7 +37,7 @@ def test_an_effort_is_a_bundle_that_settings_override():
     assert effort_options(adapt=None, decode="beam") == effort_options("plain")
     paper = effort_options("paper")
     assert (paper.adapt, paper.decode, paper.padding) == (Adaptation(guard=False), "greedy", "full")
-    with pytest.raises(SharpenError, match="effort is 'most'; expected one of plain, normal, high, max, paper"):
+    with pytest.raises(SharpenError, match="effort is 'most'; expected one of plain, normal, high, paper"):
         effort_options("most")
 
 

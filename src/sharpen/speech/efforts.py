@@ -2,8 +2,7 @@
 
 - plain: a beam search of five
 - normal: where that leaves the model in doubt, it adapts by one large step; the text of least risk is taken
-- high: it adapts by five steps, each smaller than the one before
-- max: it adapts by eight steps on sixteen beams
+- high: it adapts by four steps on sixteen beams
 - paper: it adapts to every window with the paper's settings, on the whole padding
 """
 
@@ -19,15 +18,13 @@ from sharpen.speech.options import WIDTH, Options
 
 DEFAULT = "normal"
 _ONE = Adaptation(samples=WIDTH, steps=1, lr=1e-2, gate=0.9)
-_FIVE = Adaptation(samples=WIDTH, steps=5, lr=5e-3, schedule="linear", search_every=2, gate=0.9)
-_EIGHT = Adaptation(samples=16, steps=8, lr=1.25e-3, search_every=2, gate=0.9)
+_FOUR = Adaptation(samples=16, steps=4, lr=2.5e-3, search_every=2, gate=0.9)
 
 EFFORTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "plain": {"adapt": None, "decode": "beam", "padding": "condensed"},
         "normal": {"adapt": _ONE, "decode": "mbr", "padding": "condensed"},
-        "high": {"adapt": _FIVE, "decode": "mbr", "padding": "condensed"},
-        "max": {"adapt": _EIGHT, "decode": "mbr", "padding": "condensed"},
+        "high": {"adapt": _FOUR, "decode": "mbr", "padding": "condensed"},
         "paper": {"adapt": Adaptation(guard=False), "decode": "greedy", "padding": "full"},
     }
 )

@@ -10,8 +10,7 @@ import { Words } from "./words.js";
 const HINTS = {
   plain: "One beam search. Nothing adapts: the fastest.",
   normal: "Where the search leaves the model in doubt, it adapts by one large update.",
-  high: "Where the model is in doubt, it adapts by five updates, each smaller than the one before.",
-  max: "Where the model is in doubt, it adapts by eight updates, with sixteen hypotheses.",
+  high: "Where the model is in doubt, it adapts by four updates, with sixteen hypotheses.",
   paper: "Ten updates in every part, sure or not, with the paper's settings: slow.",
 };
 const FILES = { txt: "text/plain", srt: "application/x-subrip", vtt: "text/vtt", json: "application/json" };
