@@ -216,6 +216,8 @@ def test_bad_usage_is_answered_with_advice_and_2(arguments, message, capsys):
         (["--snr", "5"], "--snr needs a noise, e.g. --noise GS"),
         (["--noise-dir", "noises"], "--noise-dir needs a noise, e.g. --noise GS"),
         (["--noise-draws", "1"], "--noise-draws needs a noise, e.g. --noise GS"),
+        (["--effort", "high", "--gate", "0"], "--gate changes nothing: an effort has its own settings"),
+        (["--effort", "plain", "--beam-size", "16"], "--beam-size changes nothing: an effort has its own settings"),
         (["--workers", "3"], "--workers needs --engine ray"),
         (["--address", "auto"], "--address needs --engine ray"),
     ],

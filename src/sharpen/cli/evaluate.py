@@ -53,6 +53,12 @@ def _evaluate(args: argparse.Namespace) -> int:
     if unknown:
         raise SharpenError(f"--effort {unknown[0]}: expected {', '.join(EFFORTS)}")
     values = settings_from(args, {"method": ()} if args.effort else DEFAULTS)
+    alone = [name for name in values if name != "method"] if not values["method"] else []
+    if alone:
+        flag = "--" + alone[0].replace("_", "-")
+        raise SharpenError(
+            f"{flag} changes nothing: an effort has its own settings; name methods, e.g. --methods em-tok-b {flag} …"
+        )
     chosen = (*settings(values.pop("method"), **values), *map(of_effort, args.effort))
     work = plan(parts_from(args, args.corpora), chosen, run_from(args, args.model), args.limit)
     rows, code = execute([work], args)
