@@ -2,8 +2,6 @@
 
 from published import ROOT, load_script
 
-load_script("effort_table")  # which the other one imports
-
 
 def test_the_tables_of_other_steps_are_what_their_rows_give():
     page = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
