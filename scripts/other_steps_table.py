@@ -1,10 +1,11 @@
-"""Prints the table of docs/results/README.md about other steps than those of `--effort high`.
+"""Prints the tables of docs/results/README.md about other steps than those of `--effort high`.
 
     python scripts/other_steps_table.py
 
 Their rows are in results/other-steps, those of the efforts and of plain search, on the same utterances, in
 results/frontier-*. As in the README's figure, utterances on which some setting repeats itself are left out.
-A test compares the page with the table.
+results/noise-draws has a second draw of the Gaussian noise, on which the settings took turns with the paper's, so that
+their seconds can be compared. A test compares the page with the tables.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from effort_table import RUNS, markdown
 
 from sharpen.evaluation.report.figures import Ids, shared_ids
 from sharpen.evaluation.report.frontier import effort_names, search_name, setting_key
-from sharpen.evaluation.report.lines import Line, column_of, group_lines, read
+from sharpen.evaluation.report.lines import Column, Line, column_of, columns, group_lines, read
 from sharpen.evaluation.report.markup import difference, percent
 from sharpen.evaluation.report.statistics import Comparison, compare, rate
 from sharpen.evaluation.runs.rows import Row
 from sharpen.method import guard
 
 RESULTS = Path(__file__).parent.parent / "results"
+GAUSSIAN = "Gaussian noise"
 BEAM, WIDE, HIGH, PAPER = "beam 5, float32", "beam 16, float32", "high, float32", "paper, float32"
+EVERY = "4 steps of 0.0025, G = 16, every window, bfloat16"
 HEAD = ("condition", "utterances", "setting", "WER", "− beam 5", "helped / hurt", "− beam 16", "− high", "− paper")
+DRAWS_HEAD = ("setting", "against", "draw 0", "draw 1", "both", "helped / hurt")
+TIME_HEAD = ("setting", "utterances", "seconds", "part of the paper's")
 
 
 def rows_of(folder: str) -> list[Row]:
@@ -43,6 +48,12 @@ def by_name(rows: Iterable[Row]) -> dict[str, Line]:
     return named
 
 
+def without_loops(rows: Sequence[Row]) -> list[Row]:
+    """Those of the utterances on which no setting repeats itself."""
+    loops = {(column_of(row), row.id) for row in rows if guard.repeats(row.text or "")}
+    return [row for row in rows if (column_of(row), row.id) not in loops]
+
+
 def steps(line: Line) -> str:
     values = line.settings
     falling = ", falling" if values.get("schedule") == "linear" else ""
@@ -51,8 +62,8 @@ def steps(line: Line) -> str:
     return f"{values['steps']} steps of {values['lr']:g}{falling}, G = {values['samples']}{where}{answer}"
 
 
-def paired(line: Line, other: Line, shared: Ids) -> Comparison:
-    items, others = (one.items(only=shared) for one in (line, other))
+def paired(line: Line, other: Line, shared: Ids, over: Sequence[Column] | None = None) -> Comparison:
+    items, others = (one.items(over, only=shared) for one in (line, other))
     pair = compare(items, others)
     assert pair is not None
     assert pair.utterances == len(items) == len(others)
@@ -72,8 +83,7 @@ def errors() -> list[tuple[str, ...]]:
 def of_condition(condition: str, efforts: Sequence[Row], tried: Sequence[Row]) -> list[tuple[str, ...]]:
     there = {(row.corpus, row.model, column_of(row)) for row in efforts}
     rows = [*efforts, *(row for row in tried if (row.corpus, row.model, column_of(row)) in there)]
-    loops = {(row.domain, row.id) for row in rows if guard.repeats(row.text or "")}
-    lines = by_name(row for row in rows if (row.domain, row.id) not in loops)
+    lines = by_name(without_loops(rows))
     shared = shared_ids(list(lines.values()))
     several = sorted(name for name in lines if lines[name].steps > 1 and name != PAPER)
     several.sort(key=HIGH.__ne__)  # what the others are compared with comes first
@@ -92,10 +102,43 @@ def of_condition(condition: str, efforts: Sequence[Row], tried: Sequence[Row]) -
     return made
 
 
+def draws() -> list[tuple[str, ...]]:
+    """`high`, and the same in every window in bfloat16, against others in each draw of the noise and in both."""
+    again = rows_of("noise-draws")
+    kinds = {(row.corpus, row.model, row.domain) for row in again}
+    rows = [*again, *rows_of(RUNS[GAUSSIAN]), *rows_of("other-steps")]
+    rows = [row for row in rows if (row.corpus, row.model, row.domain) in kinds]
+    lines = by_name(without_loops(rows))
+    among = [lines[name] for name in (BEAM, WIDE, HIGH, EVERY, PAPER)]
+    shared, over = shared_ids(among), columns(among)
+    assert [column.draw for column in over] == [0, 1]
+    made = []
+    for name, others in {HIGH: (BEAM, WIDE, PAPER), EVERY: (BEAM, WIDE, HIGH, PAPER)}.items():
+        for other in others:
+            pairs = [paired(lines[name], lines[other], shared, some) for some in ([over[0]], [over[1]], over)]
+            counts = f"{pairs[-1].helped} / {pairs[-1].hurt}"
+            made.append((name, other.partition(",")[0], *map(signed, pairs), counts))
+    return made
+
+
+def seconds() -> list[tuple[str, ...]]:
+    """A line for each setting that was timed, on the utterances that all have, the fastest first."""
+    lines = by_name(rows_of("noise-draws"))
+    shared = {name for _, name in shared_ids(list(lines.values()))}
+    spent = {
+        name: sum(row.seconds for row in line.rows if row.id in shared) / len(shared) for name, line in lines.items()
+    }
+    return [
+        (name, str(len(shared)), f"{spent[name]:.1f}", f"1 / {spent[PAPER] / spent[name]:.1f}")
+        for name in sorted(spent, key=lambda name: spent[name])
+    ]
+
+
 def table() -> list[str]:
-    """The lines of the table in markdown."""
-    return markdown(HEAD, errors())
+    """The lines of the three tables in markdown."""
+    tables = ((HEAD, errors()), (DRAWS_HEAD, draws()), (TIME_HEAD, seconds()))
+    return [line for head, lines in tables for line in (*markdown(head, lines), "")]
 
 
 if __name__ == "__main__":
-    print("\n".join(table()))
+    print("\n".join(table()).strip())
