@@ -25,7 +25,8 @@ from sharpen.method import guard
 
 RESULTS = Path(__file__).parent.parent / "results"
 GAUSSIAN = "Gaussian noise"
-BEAM, WIDE, HIGH, PAPER = "beam 5, float32", "beam 16, float32", "high, float32", "paper, float32"
+BEAM, WIDE, NORMAL = "beam 5, float32", "beam 16, float32", "normal, float32"
+HIGH, PAPER = "high, float32", "paper, float32"
 EVERY = "4 steps of 0.0025, G = 16, every window, bfloat16"
 HEAD = ("condition", "utterances", "setting", "WER", "− beam 5", "helped / hurt", "− beam 16", "− high", "− paper")
 DRAWS_HEAD = ("setting", "against", "draw 0", "draw 1", "both", "helped / hurt")
@@ -58,8 +59,9 @@ def steps(line: Line) -> str:
     values = line.settings
     falling = ", falling" if values.get("schedule") == "linear" else ""
     where = f", gate {values['gate']:g}" if values.get("gate") else ", every window"
-    answer = "" if values.get("decode") == "mbr" else ", greedy answer"
-    return f"{values['steps']} steps of {values['lr']:g}{falling}, G = {values['samples']}{where}{answer}"
+    answer = {"mbr": "", "judged": ", judged by the source"}.get(values.get("decode", ""), ", greedy answer")
+    many = "steps" if values["steps"] > 1 else "step"
+    return f"{values['steps']} {many} of {values['lr']:g}{falling}, G = {values['samples']}{where}{answer}"
 
 
 def paired(line: Line, other: Line, shared: Ids, over: Sequence[Column] | None = None) -> Comparison:
@@ -75,7 +77,7 @@ def signed(pair: Comparison) -> str:
 
 
 def errors() -> list[tuple[str, ...]]:
-    """A line for each condition and way of adapting by several steps."""
+    """A line for each condition and way of adapting but `normal` and the paper's."""
     tried = rows_of("other-steps")
     return [line for condition, folder in RUNS.items() for line in of_condition(condition, rows_of(folder), tried)]
 
@@ -85,10 +87,10 @@ def of_condition(condition: str, efforts: Sequence[Row], tried: Sequence[Row]) -
     rows = [*efforts, *(row for row in tried if (row.corpus, row.model, column_of(row)) in there)]
     lines = by_name(without_loops(rows))
     shared = shared_ids(list(lines.values()))
-    several = sorted(name for name in lines if lines[name].steps > 1 and name != PAPER)
-    several.sort(key=HIGH.__ne__)  # what the others are compared with comes first
+    adapting = sorted(name for name in lines if lines[name].steps and name not in (NORMAL, PAPER))
+    adapting.sort(key=HIGH.__ne__)  # what the others are compared with comes first
     made = []
-    for name in several:
+    for name in adapting:
         against = {
             other: paired(lines[name], lines[other], shared)
             for other in (BEAM, WIDE, HIGH, PAPER)
