@@ -32,6 +32,7 @@ BAD = {int: "1.5", float: "nan", bool: "perhaps"}
 NEEDED = {
     "beam_size": {"decode": ("beam",)},
     "best_of": {"temperature": ((0.5,),)},
+    "length_penalty": {"decode": ("beam",)},
 }
 TEXTS = {"norms": ("encoder", "encoder:half+decoder"), "budget": ("0.5", "4x")}  # those that must look like something
 

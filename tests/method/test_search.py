@@ -84,6 +84,17 @@ def test_beam_that_covers_everything_is_exhaustive_search():
             assert y.score == pytest.approx(exact[y.tokens] / len(y.tokens))
 
 
+@pytest.mark.parametrize("power", [0.0, 0.5])
+def test_the_length_penalty_ranks_what_a_beam_finds(power):
+    policy = ToyPolicy(vocabulary=3, seed=5)
+    exact = policy.enumerate(0, 4)
+    (tree,) = beam(policy, policy.encoded(0), [4], 64, length_penalty=power)
+    assert outputs(tree) == sorted(exact, key=lambda y: -exact[y] / len(y) ** power)
+    assert outputs(tree) != outputs(beam(policy, policy.encoded(0), [4], 64)[0])
+    (narrow,) = beam(policy, policy.encoded(0), [4], 6, length_penalty=power)
+    assert outputs(narrow)[0] == outputs(tree)[0]  # it has not ended before it found the best
+
+
 def test_a_narrow_beam_is_sorted_distinct_and_no_better_than_the_best():
     policy = ToyPolicy(vocabulary=6, seed=6)
     exact = policy.enumerate(0, 6)

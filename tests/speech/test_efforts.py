@@ -157,6 +157,18 @@ def test_least_risk_weighs_the_beams_of_both_models(speech):
     assert text(decode="mbr") == "the red boat came home"
 
 
+def test_the_length_penalty_chooses_among_beams(speech):
+    """One is more probable, the other has more tokens, each of them more probable."""
+    short, long = "boat", "the red boat came home again"
+    tree = found(speech, {short: -2.0, long: -3.0})
+
+    def text(**how):
+        return answer(speech, tree, "en", 0.0, 0.0, Options(**how, **QUICK)).text
+
+    assert text() == text(length_penalty=0.5) == long
+    assert text(length_penalty=0) == short
+
+
 def seen(tree):
     """A step with these hypotheses."""
     return Step(0.0, 0.0, 0.0, 1, 1, 1, 1, 1, 0, 1.0, 0.0, {}, {}, tree)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 FROM_EFFORT = "the effort's"
 INCREMENT = 0.2
 SEARCHING = (  # options that say how to search, or judge what a search found
-    *("decode", "beam_size", "best_of", "temperature", "padding", "timestamps", "condition_on_previous_text"),
-    *("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"),
+    *("decode", "beam_size", "length_penalty", "best_of", "temperature", "padding", "timestamps"),
+    *("condition_on_previous_text", "compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"),
 )
 NAMED = 5  # unreliable segments that one warning lists
 

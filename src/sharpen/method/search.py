@@ -172,15 +172,16 @@ def beam(
     limits: Sequence[int],
     beams: int,
     *,
+    length_penalty: float = 1.0,
     state: S | None = None,
     rules: Rules | None = None,
     entropies: bool = False,
     keep: int = 0,
 ) -> list[HypothesisTree]:
-    """The top G hypotheses of a beam search of width G, best first, scored by log pi(y) / |y|.
+    """The top G hypotheses of a beam search of width G, best first, scored by log pi(y) / |y|^length_penalty.
 
     Finishing rule: of the best 2G continuations, those among the first G that end become results, and the best G that
-    continue form the next beam. An input is done when it has G results and its best open beam, divided by its present
+    continue form the next beam. An input is done when it has G results and its best open beam, scored at its present
     length, cannot beat the worst of them. An input with fewer than G possible outputs returns those.
     """
     if beams < 1:
@@ -211,7 +212,7 @@ def beam(
             for rank, (total, row, token, logprob) in enumerate(candidates):
                 if token == policy.eos or depth + 1 == limits[b]:
                     if rank < beams:
-                        score = total / (depth + 1)
+                        score = total / (depth + 1) ** length_penalty
                         finished = token == policy.eos
                         results[b].append(tree.close(nodes[row], token, logprob, finished=finished, score=score))
                 elif len(frontier[b]) < beams:
@@ -219,8 +220,8 @@ def beam(
                     scores[b].append(total)
                     parents[b].append(row)
             results[b] = sorted(results[b], key=lambda y: -y.score)[:beams]  # stable: the earlier result wins ties
-            hopeless = len(results[b]) == beams and scores[b] and scores[b][0] / (depth + 1) <= results[b][-1].score
-            if hopeless:
+            full = len(results[b]) == beams and scores[b]
+            if full and scores[b][0] / (depth + 1) ** length_penalty <= results[b][-1].score:
                 frontier[b], scores[b], parents[b] = [], [], []
         if not any(frontier):
             break

@@ -106,7 +106,7 @@ def _best(
         texts = [speech.tokenizer.decode(y.content) for _, y in found]
         return found[least_risk(texts, weights, sum(map(len, groups[: len(known)])))]
     assert trees[0] is not None
-    return trees[0], max(trees[0].hypotheses, key=lambda y: y.logprob / len(y))
+    return trees[0], max(trees[0].hypotheses, key=lambda y: y.logprob / len(y) ** options.length_penalty)
 
 
 def _finite(trees: Sequence[HypothesisTree | None]) -> list[HypothesisTree]:

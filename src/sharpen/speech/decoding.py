@@ -291,5 +291,5 @@ def _search(
         draws = [generator(options.seed, f"{w.id} at {temperature}") for w in windows]
         return sample(view, encoded, limits, options.best_of, draws, temperature=temperature, **how)
     if beams:
-        return beam(view, encoded, limits, options.beam_size, **how)
+        return beam(view, encoded, limits, options.beam_size, length_penalty=options.length_penalty, **how)
     return greedy(view, encoded, limits, **how)

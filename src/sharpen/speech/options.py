@@ -65,6 +65,12 @@ class Options:
         "beam", "search for the answer, adapted or not; mbr takes the beam with the fewest expected word errors"
     )
     beam_size: int = option(WIDTH, "width of --decode beam and mbr; the method beam is as wide as --samples", least=1)
+    length_penalty: float = option(
+        1.0,
+        "what a beam's log-probability is divided by to compare it with others: its length to this power; 1 is "
+        "Whisper's own way, 0 compares the probabilities of whole texts",
+        least=0,
+    )
     budget: str | None = option(
         None,
         "computing time that adapting may use: seconds per second of audio (0.5), or a multiple of the time of plain "

@@ -138,6 +138,7 @@ def _effective(choice: Mapping[str, Any], method: Method) -> dict[str, Any]:
     idle = {
         "decode": own,
         "beam_size": not beam,
+        "length_penalty": not (beam or own or warm),
         "best_of": not warm,
         "seed": not (warm or method.search == "sample"),
     }
