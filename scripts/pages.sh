@@ -47,6 +47,7 @@ page frontier-languages frontier-languages --against source,beam --frontier docs
 page frontier-tiny frontier-tiny --against source,beam --frontier docs/figures/frontier-tiny.png
 page frontier-later frontier-later
 page other-steps other-steps
+page length-penalty length-penalty
 page noise-draws noise-draws --against source,beam
 page ls-gs10-small ls-gs10-small
 page families families --against source,beam

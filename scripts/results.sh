@@ -5,6 +5,7 @@
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
 #     scripts/results.sh DATA families     # other models: after sharpen models fetch small, tiny and moonshine-tiny
 #     scripts/results.sh DATA other-steps noise-draws     # beside the efforts; on a CPU that multiplies bfloat16
+#     scripts/results.sh DATA length-penalty     # beside the efforts
 #     scripts/results.sh DATA gaussian clean accents-all noises-all languages-all tiny small-beam padding polish     # efforts, for the README
 #
 # Every process has one thread: two processes use two cores better than one process with two threads.
@@ -119,6 +120,14 @@ for name in "$@"; do
             drawn --limit $n --methods em-tok-b $four --search-every 2 --decode mbr --padding condensed --dtype bfloat16
             drawn --limit $n --methods beam --samples 16 --padding condensed --effort plain,high,paper
         done ;;
+    length-penalty) # beams compared by the root of their length; after accents-all
+        root() { sharpen evaluate "$@" --methods source --decode beam --beam-size 5,16 --length-penalty 0.5 --padding condensed --batch-size 1 --threads 1 --out results/length-penalty; }
+        root "$ls" --noise GS --snr 10
+        root "$ls" $noises --limit 60
+        root runs/speechocean762-all/manifest.jsonl
+        root "$data/commonvoice-multilingual/manifest.jsonl"
+        root "$ls" --noise GS --snr 10 --model tiny
+        root "$ls" ;;
     high)
         later gaussian 18 120 "$ls" --noise GS --snr 10
         later noises 20 60 "$ls" $noises
