@@ -8,6 +8,8 @@ results/frontier-*. A test compares the page with the table.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from effort_table import RESULTS, RUNS, markdown
 from other_steps_table import paired, signed
 
@@ -15,7 +17,7 @@ from sharpen.evaluation.report.figures import shared_ids
 from sharpen.evaluation.report.frontier import BEAM, WIDE, search_name
 from sharpen.evaluation.report.lines import Line, column_of, group_lines, read, setting_value
 from sharpen.evaluation.report.markup import percent
-from sharpen.evaluation.report.statistics import rate
+from sharpen.evaluation.report.statistics import Comparison, Item, compare, rate
 from sharpen.method import guard
 
 ROOT = 0.5  # the power of the length
@@ -37,17 +39,38 @@ def searches(condition: str) -> dict[tuple[int, float], Line]:
     return {(width, power): named[f"beam {width}", power] for width in (BEAM, WIDE) for power in (1.0, ROOT)}
 
 
+def looping(line: Line) -> set[tuple[str, str]]:
+    """The utterances on which a search repeats itself."""
+    return {(column_of(row).key, row.id) for row in line.rows if guard.repeats(row.text or "")}
+
+
 def cells(condition: str, width: int) -> tuple[str, ...]:
     found = searches(condition)
     length, root = found[width, 1.0], found[width, ROOT]
-    shared = shared_ids([length, root])
-    loops = [[row for row in line.rows if guard.repeats(row.text or "")] for line in (length, root)]
-    looping = {(column_of(row).key, row.id) for rows in loops for row in rows}
-
-    pair, without = paired(root, length, shared), paired(root, length, shared - looping)
+    shared, loops = shared_ids([length, root]), (looping(length), looping(root))
+    either = loops[0] | loops[1]
+    pair, without = paired(root, length, shared), paired(root, length, shared - either)
     rates = (percent(rate(line.items(only=shared)).value) for line in (length, root))
-    counts = f"{pair.helped} / {pair.hurt}", f"{len(loops[0])} / {len(loops[1])}"
-    return (condition, str(len(shared)), str(width), *rates, signed(pair), *counts, signed(without) if looping else "")
+    counts = f"{pair.helped} / {pair.hurt}", " / ".join(str(len(some)) for some in loops)
+    return (condition, str(len(shared)), str(width), *rates, signed(pair), *counts, signed(without) if either else "")
+
+
+def of_base(width: int) -> Comparison:
+    """All utterances of base together, those left out on which either search loops; a word counts the same in all."""
+    items: dict[float, list[Item]] = {1.0: [], ROOT: []}
+    for condition in RUNS:
+        found = searches(condition)
+        lines = {power: found[width, power] for power in items}
+        if lines[ROOT].model != "base":
+            continue
+        kept = shared_ids(list(lines.values())) - looping(lines[1.0]) - looping(lines[ROOT])
+        for power, line in lines.items():
+            items[power] += [
+                replace(one, domain="", id=f"{condition} {one.domain} {one.id}") for one in line.items(only=kept)
+            ]
+    pair = compare(items[ROOT], items[1.0])
+    assert pair is not None
+    return pair
 
 
 def table() -> list[str]:
@@ -56,3 +79,6 @@ def table() -> list[str]:
 
 if __name__ == "__main__":
     print("\n".join(table()))
+    for width in (BEAM, WIDE):
+        pair = of_base(width)
+        print(f"base, loops left out, beam {width}: {signed(pair)}, {pair.helped} helped, {pair.hurt} hurt")
