@@ -192,6 +192,16 @@ def test_least_risk_is_no_plain_search():
     assert [[p.label for p in one.points] for one in series if one.name == "least risk, not adapting"] == [["mbr 5"]]
 
 
+def test_beams_compared_in_another_way_are_a_search_of_their_own():
+    """What all are compared with is the usual beam, although this one is faster and has fewer errors."""
+    root = rows("source", 1.9, (0, 0, 0, 0), options={"decode": "beam", "length_penalty": 0.5})
+    (found,) = frontiers({"run": [*run(), *root]})
+    assert found.reference == "beam 5"
+    assert {p.label: p.times for p in found.points}["beam 5 · length penalty 0.5"] == pytest.approx(0.95)
+    searches = [[p.label for p in one.points] for one in figure([found]).panels[0].series if one.method == "beam"]
+    assert ["beam 5 · length penalty 0.5"] in searches
+
+
 def test_a_setting_with_a_name_is_called_by_it():
     (plain,), (high,) = settings(["source"], decode=("beam",)), settings(["em-tok-b"], samples=(4,), steps=(3,))
     names = {key_of(plain): "plain", key_of(high): "high"}

@@ -119,10 +119,7 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def width(method: str, settings: Mapping[str, Any]) -> int | None:
-    """The width of a plain search, 1 if it is greedy; None for a method that adapts, for least risk, and where beams
-    are compared in another way than usual."""
-    if setting_value(settings, "length_penalty") != setting_value({}, "length_penalty"):
-        return None
+    """The width of a plain search, 1 if it is greedy; None for a method that adapts, and for least risk."""
     kind, _, W = search_name(method, settings).partition(" ")
     return GREEDY if kind == "greedy" else int(W) if kind == "beam" else None
 
