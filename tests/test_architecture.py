@@ -16,6 +16,7 @@ ROOMS = [
     "options",
     "files",
     "terminal",
+    "products",
     "method",
     "models",
     "explain",

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from sharpen.models import dot_product
 from sharpen.models.dot_product import attention
+from sharpen.products import multiplies, multiplies_bfloat16
 
 
 def inputs(B, n, m, dtype, biased):
@@ -25,18 +26,46 @@ def torchs(q, k, v, bias, scale):
 
 
 @pytest.mark.parametrize("biased", ["none", "frames", "tree", "heads"])
-@pytest.mark.parametrize("together", [1, 2, 6])  # heads at a time
+@pytest.mark.parametrize("together", [2, 6])  # heads at a time
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_products_and_their_gradients_are_torchs(biased, together, scale, monkeypatch):
-    monkeypatch.setattr(dot_product, "CACHED", together * 40 * 50)
+def test_products_and_their_gradients_are_torchs(biased, together, scale):
     rows, bias = inputs(2, 40, 50, torch.float64, biased)
-    ours, theirs = dot_product._products(*rows, bias, scale), torchs(*rows, bias, scale)
+    ours, theirs = dot_product._products(*rows, bias, scale, together), torchs(*rows, bias, scale)
     assert torch.allclose(ours, theirs, atol=1e-12)
     direction = torch.randn_like(ours)
     for one, two in zip(
         torch.autograd.grad(ours, rows, direction), torch.autograd.grad(theirs, rows, direction), strict=True
     ):
         assert torch.allclose(one, two, atol=1e-12)
+
+
+@pytest.mark.parametrize("biased", ["none", "frames", "tree", "heads"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_large_heads_and_their_gradients_are_torchs(biased, dtype, tolerance, scale, monkeypatch):
+    monkeypatch.setattr(dot_product, "LARGE", 40 * 50)
+    monkeypatch.setattr(dot_product, "CACHED", 40 * 50)
+    rows, bias = inputs(2, 40, 50, dtype, biased)
+    exact_rows = [row.detach().double().requires_grad_() for row in rows]
+    ours, exact = attention(*rows, bias, scale), torchs(*exact_rows, None if bias is None else bias.double(), scale)
+    assert torch.allclose(ours.double(), exact, atol=tolerance)
+    direction = torch.randn_like(exact).to(dtype)
+    found = torch.autograd.grad(ours, rows, direction)
+    expected = torch.autograd.grad(exact, exact_rows, direction.double())
+    for one, two in zip(found, expected, strict=True):
+        assert torch.allclose(one.double(), two, atol=5 * tolerance)
+
+
+def test_which_way_is_taken():
+    def way(dtype, n, m):
+        q, k = torch.empty(1, 8, n, 64, dtype=dtype), torch.empty(1, 8, m, 64, dtype=dtype)
+        return dot_product._together(q, k)
+
+    assert way(torch.float64, 1500, 1500) is None
+    assert way(torch.float32, 16, 1500) is None  # a level of a search
+    assert way(torch.float32, 560, 560) == (1 if multiplies(torch.empty(1)) else None)
+    if multiplies_bfloat16("cpu"):
+        assert (way(torch.bfloat16, 16, 560), way(torch.bfloat16, 1500, 1500)) == (117, 1)
 
 
 @pytest.mark.parametrize("n", [1, 16, 200])

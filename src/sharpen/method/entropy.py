@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from sharpen.products import pulled
+
 LOGITS_AT_ONCE = 1 << 21  # per chunk: 8 MB in float32, which fits the last cache of a CPU
+PRODUCTS_AT_ONCE = 1 << 23  # a product with W reads all of it: rows of several chunks share one
 
 
 def entropy(log_pi: Tensor) -> Tensor:
@@ -44,25 +47,28 @@ def head_gradient(
     """
     of_hidden = weight.new_empty(len(c), weight.shape[1])
     total = torch.zeros_like(c).index_add_(0, edge_node, a)  # (M,) sum of a over a node's edges
-    for rows in chunks(len(c), len(weight)):
-        z = log_pi(rows)
-        p = z.exp()
-        z.clamp_(min=-1e30)
-        mass = p.sum(-1)  # 1, but for the rounding of a float32 softmax over a large vocabulary
-        offset = total[rows] - c[rows] * torch.linalg.vecdot(p, z) / mass
-        p.mul_(z.mul_((c[rows] / mass)[:, None]).add_((offset / mass)[:, None])).neg_()
-        inside = ((edge_node >= rows.start) & (edge_node < rows.stop)).nonzero()[:, 0]
-        at = edge_node[inside] - rows.start, edge_token[inside]
-        p.index_put_(at, a[inside].to(p.dtype), accumulate=True)
-        of_hidden[rows] = p.to(weight.dtype) @ weight
+    for whole in chunks(0, len(c), len(weight), PRODUCTS_AT_ONCE):
+        of_logits = weight.new_empty(whole.stop - whole.start, len(weight))
+        for rows in chunks(whole.start, whole.stop, len(weight), LOGITS_AT_ONCE):
+            z = log_pi(rows)
+            p = z.exp()
+            z.clamp_(min=-1e30)
+            mass = p.sum(-1)  # 1, but for the rounding of a float32 softmax over a large vocabulary
+            offset = total[rows] - c[rows] * torch.linalg.vecdot(p, z) / mass
+            z.mul_((-c[rows] / mass)[:, None]).sub_((offset / mass)[:, None]).mul_(p)
+            inside = ((edge_node >= rows.start) & (edge_node < rows.stop)).nonzero()[:, 0]
+            at = edge_node[inside] - rows.start, edge_token[inside]
+            z.index_put_(at, a[inside].to(z.dtype), accumulate=True)
+            of_logits[rows.start - whole.start : rows.stop - whole.start] = z
+        of_hidden[whole] = pulled(of_logits, weight)
     return of_hidden
 
 
-def chunks(nodes: int, vocabulary: int) -> Iterator[slice]:
-    """Stretches of nodes whose logits are LOGITS_AT_ONCE together, or one node."""
-    step = max(1, LOGITS_AT_ONCE // vocabulary)
-    for start in range(0, nodes, step):
-        yield slice(start, min(nodes, start + step))
+def chunks(start: int, stop: int, vocabulary: int, at_once: int) -> Iterator[slice]:
+    """Stretches of nodes whose logits are that many together, or one node."""
+    step = max(1, at_once // vocabulary)
+    for first in range(start, stop, step):
+        yield slice(first, min(stop, first + step))
 
 
 def log_softmax(z: Tensor, forbidden: Tensor) -> Tensor:

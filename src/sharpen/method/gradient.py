@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sharpen.errors import SharpenError
-from sharpen.method.entropy import chunks, entropy, head_gradient, log_softmax
+from sharpen.method.entropy import LOGITS_AT_ONCE, chunks, entropy, head_gradient, log_softmax
 from sharpen.method.objectives import Array, Group, Normalise, Objective, normaliser
 from sharpen.method.policy import E, P, Policy, S
 from sharpen.method.tree import Edges, HypothesisTree, PackedTrees, edges, pack
@@ -157,7 +157,7 @@ def _renewed(view: Policy[P, E, S], tree: HypothesisTree, hidden: Tensor, masks:
     own, entropies, distributions = edges([tree]), list[float](), list[Tensor]()
     node, token = own.node.to(hidden.device), own.token.to(hidden.device)
     values = hidden.new_empty(len(node), dtype=torch.promote_types(hidden.dtype, torch.float32))
-    for rows in chunks(len(tree), len(view.vocabulary)):
+    for rows in chunks(0, len(tree), len(view.vocabulary), LOGITS_AT_ONCE):
         log_pi = log_softmax(view.project(hidden[rows]), view.forbidden[masks[rows]])
         inside = ((node >= rows.start) & (node < rows.stop)).nonzero()[:, 0]
         values[inside] = log_pi[node[inside] - rows.start, token[inside]]

@@ -19,9 +19,9 @@ from sharpen.errors import WeightsError
 from sharpen.method.norms import Norm
 from sharpen.models.architecture import Architecture
 from sharpen.models.linears import Converter, Make, Product, plain
-from sharpen.models.packed import PackedLinear, packs
 from sharpen.models.weights.quantised import Quantised
 from sharpen.models.weights.tensors import Weight, numbers
+from sharpen.products import PackedLinear, packs
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sharpen.method.norms import Norm, Side
-from sharpen.models.packed import PackedLinear, packs
 from sharpen.models.weights.quantised import Quantised
 from sharpen.models.weights.tensors import (
     DecoderWeights,
@@ -27,6 +26,7 @@ from sharpen.models.weights.tensors import (
     WhisperWeights,
     numbers,
 )
+from sharpen.products import PackedLinear, linear, packs
 
 EPS = 1e-5  # of every norm in Whisper
 Product = Callable[[Tensor], Tensor]  # (..., in) -> (..., out)
@@ -50,7 +50,7 @@ class Layer:
 
 def plain(weight: Tensor, bias: Tensor | None) -> Product:
     """A product that carries gradients to its rows."""
-    return partial(F.linear, weight=weight, bias=bias)
+    return partial(linear, weight=weight, bias=bias)
 
 
 class Converter:

@@ -19,10 +19,10 @@ from sharpen.method.norms import Norm, Side
 from sharpen.models.cache import TreeCache
 from sharpen.models.encoder_decoder import EncoderDecoderPolicy, attend, split_heads
 from sharpen.models.linears import Converter, Make, Product, plain
-from sharpen.models.packed import PackedLinear, packs
 from sharpen.models.states import PreparedSpeech
 from sharpen.models.weights.moonshine import MoonshineCheckpoint
 from sharpen.models.weights.moonshine_tensors import MoonshineLayer, MoonshineWeights
+from sharpen.products import PackedLinear, packs
 
 EPS = 1e-5  # of every norm
 HOP = 64 * 3 * 2  # samples from one encoder frame to the next: the strides of the convolutions

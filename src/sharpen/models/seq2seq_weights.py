@@ -13,8 +13,8 @@ from sharpen.errors import WeightsError
 from sharpen.method.norms import Norm, Side
 from sharpen.models.causal_weights import ACTIVATIONS, GET_ANOTHER
 from sharpen.models.linears import Converter, Make, Product, plain
-from sharpen.models.packed import PackedLinear, packs
 from sharpen.models.seq2seq_families import Seq2SeqArchitecture, Stack
+from sharpen.products import PackedLinear, packs
 
 HEAD, BIAS, SHARED = "lm_head", "final_logits_bias", "shared"
 IGNORED = ("EncDecAttention.relative_attention_bias.weight",)  # in old files of T5, which never used it

@@ -17,7 +17,7 @@ class Preset:
     bfloat16: bool  # where the hardware multiplies in it; elsewhere float32, which is faster there
 
     def dtype(self, device: str) -> Dtype:
-        from sharpen.models.packed import multiplies_bfloat16  # torch with it
+        from sharpen.products import multiplies_bfloat16  # torch with it
 
         return "bfloat16" if self.bfloat16 and multiplies_bfloat16(device) else "float32"
 

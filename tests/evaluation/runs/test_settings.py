@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sharpen import products
 from sharpen.cli import evaluate, reproduce, transcribe, tune
 from sharpen.cli.parser import Parser
 from sharpen.cli.runs import run_from, settings_from
@@ -16,7 +17,6 @@ from sharpen.evaluation.runs.settings import decoding, settings
 from sharpen.evaluation.runs.store import read_rows
 from sharpen.method.adaptation import Adaptation
 from sharpen.method.objectives import METHODS, Method
-from sharpen.models import packed
 from sharpen.speech.options import Options
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -175,7 +175,7 @@ def parts(rows):
 @pytest.mark.parametrize("name", KEPT)
 def test_the_rows_that_are_kept_keep_their_keys(name, monkeypatch):
     """The commands that made them plan the same keys: all of the folder's, and no others."""
-    monkeypatch.setattr(packed, "multiplies_bfloat16", lambda device: False)  # as on the machine that made them
+    monkeypatch.setattr(products, "multiplies_bfloat16", lambda device: False)  # as on the machine that made them
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     rows = read_rows(RESULTS / name)
     planned = set()
