@@ -42,7 +42,7 @@ def test_a_frozen_product_and_its_gradient(n, dtype, with_bias, onednn, monkeypa
     y = linear(x, W, b)
     direction = torch.randn(48, 2, n).to(dtype).permute(1, 2, 0)
     (gradient,) = torch.autograd.grad(y, x, direction)
-    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.2, torch.float64: 1e-12}[dtype]
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.5, torch.float64: 1e-12}[dtype]
     exact = x.double() @ W.double().T + (0 if b is None else b.double())
     assert torch.allclose(y.double(), exact, rtol=0, atol=tolerance)
     assert torch.allclose(gradient.double(), direction.double() @ W.double(), rtol=0, atol=tolerance)

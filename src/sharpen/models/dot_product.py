@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,7 +31,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale
     if together is None:
         mask = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    return _products(q, k, v, bias, scale, together)
+    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    bias = None if bias is None else bias.expand(q.shape[0], q.shape[1], -1, -1)
+    return _large(q, k, v, bias) if together == 1 else _small(q, k, v, bias, together)
 
 
 def _together(q: Tensor, k: Tensor) -> int | None:
@@ -41,58 +44,57 @@ def _together(q: Tensor, k: Tensor) -> int | None:
     return 1 if weights >= LARGE and multiplies(q) else None
 
 
-def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float | None, together: int) -> Tensor:
+def _small(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, together: int) -> Tensor:
     """Some heads at a time, so that their weights stay in the processor's cache."""
-    B, H, _, d = q.shape
-    q = q * (d**-0.5 if scale is None else scale)
-    if bias is not None:
-        bias = bias.expand(B, H, -1, -1)
     rows = []
-    for b in range(B):
-        if together == 1:
-            rows.append(
-                torch.stack([_head(q[b, h], k[b, h], v[b, h], None if bias is None else bias[b, h]) for h in range(H)])
-            )
-            continue
+    for b in range(len(q)):
         parts = []
-        for start in range(0, H, together):
+        for start in range(0, q.shape[1], together):
             some = slice(start, start + together)
             parts.append(_heads(q[b, some], k[b, some], v[b, some], None if bias is None else bias[b, some]))
         rows.append(torch.cat(parts))
     return torch.stack(rows)
 
 
-class _Head(Function):
-    """softmax(q k^T + bias) v of one large head, (n, d); the bias is (n, m) or (1, m).
+class _Large(Function):
+    """softmax(q k^T + bias) v, one head after the other.
 
-    Its weights are computed again rather than kept: those of 1500 frames would take 430 MB in the encoder of base.
+    The weights are computed again rather than kept: those of 1500 frames would take 430 MB in the encoder of base.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         ctx.save_for_backward(q, k, v, bias)
-        return product(_weights(q, k, bias), v.T)
+        rows = q.new_empty(q.shape[0], q.shape[2], q.shape[1], q.shape[3]).transpose(1, 2)  # heads side by side
+        for at in np.ndindex(q.shape[0], q.shape[1]):
+            one, key, value = q[at].contiguous(), k[at].contiguous(), v[at].contiguous()
+            rows[at] = product(_weights(one, key, None if bias is None else bias[at]), value.T)
+        return rows
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, bias = ctx.saved_tensors
-        weights, gradient = _weights(q, k, bias), gradient.contiguous()
-        of_values = product(gradient.T.contiguous(), weights.T).T  # the small matrix is copied, the large one is not
-        inner = product(gradient, v)
-        of_logits = torch._softmax_backward_data(inner, weights, -1, inner.dtype)
-        return product(of_logits, k.T), product(q.T.contiguous(), of_logits.T).T, of_values, None
+        of_q, of_k, of_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for at in np.ndindex(q.shape[0], q.shape[1]):
+            one, key, value, own = q[at].contiguous(), k[at].contiguous(), v[at].contiguous(), gradient[at].contiguous()
+            weights = _weights(one, key, None if bias is None else bias[at])
+            inner = product(own, value)
+            of_logits = torch._softmax_backward_data(inner, weights, -1, inner.dtype)
+            of_q[at] = product(of_logits, key.T)
+            of_k[at] = product(one.T.contiguous(), of_logits.T).T  # the small matrix is copied, the large one is not
+            of_v[at] = product(own.T.contiguous(), weights.T).T
+        return of_q, of_k, of_v, None
 
 
 def _weights(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-    """What each query gives to each key: (n, m)."""
+    """What each query gives to each key: (n, m); the bias is (n, m) or (1, m)."""
     if bias is None or len(bias) == 1:
         return product(q, k, None if bias is None else bias[0]).softmax(-1)
     return product(q, k).add_(bias).softmax(-1)
 
 
 class _Heads(Function):
-    """The same of some small heads, (heads, n, d)."""
+    """The same of some heads at once, (heads, n, d)."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
@@ -111,7 +113,7 @@ class _Heads(Function):
         return of_logits @ k, of_logits.mT @ q, weights.mT @ gradient, None
 
 
-_head: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] = _Head.apply
+_large: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] = _Large.apply
 _heads: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] = _Heads.apply
 
 
