@@ -3,14 +3,14 @@
     python scripts/length_table.py
 
 The rows are in results/length-penalty, those of beams that are compared as Whisper does it, on the same utterances, in
-results/frontier-*. A test compares the page with the table.
+results/earlier. A test compares the page with the table.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from effort_table import RESULTS, RUNS, markdown
+from effort_table import RESULTS, RUNS, earlier, markdown
 from other_steps_table import paired, signed
 
 from sharpen.evaluation.report.figures import shared_ids
@@ -28,7 +28,7 @@ HEAD = (
 
 def searches(condition: str) -> dict[tuple[int, float], Line]:
     """The beam searches of a condition by width and length penalty."""
-    usual = read([RESULTS / RUNS[condition]])
+    usual = earlier(condition)
     there = {(row.corpus, row.model, column_of(row)) for row in usual}
     other = (row for row in read([RESULTS / "length-penalty"]) if (row.corpus, row.model, column_of(row)) in there)
     ((_, lines),) = group_lines([*usual, *other]).items()

@@ -2,8 +2,9 @@
 
     python scripts/other_steps_table.py
 
-Their rows are in results/other-steps, those of the efforts and of plain search, on the same utterances, in
-results/frontier-*. As in the README's figure, utterances on which some setting repeats itself are left out.
+Their rows are in results/other-steps, those of the efforts and of plain search of the same days, on the same
+utterances, in results/earlier: before float32 went through oneDNN. Utterances on which some setting repeats itself are
+left out, as in the README's figure.
 results/noise-draws has a second draw of the Gaussian noise, on which the settings took turns with the paper's, so that
 their seconds can be compared. A test compares the page with the tables.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from effort_table import RUNS, markdown
+from effort_table import RUNS, earlier, markdown
 
 from sharpen.evaluation.report.figures import Ids, shared_ids
 from sharpen.evaluation.report.frontier import effort_names, search_name, setting_key
@@ -79,7 +80,7 @@ def signed(pair: Comparison) -> str:
 def errors() -> list[tuple[str, ...]]:
     """A line for each condition and way of adapting but `normal` and the paper's."""
     tried = rows_of("other-steps")
-    return [line for condition, folder in RUNS.items() for line in of_condition(condition, rows_of(folder), tried)]
+    return [line for condition in RUNS for line in of_condition(condition, earlier(condition), tried)]
 
 
 def of_condition(condition: str, efforts: Sequence[Row], tried: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -108,7 +109,7 @@ def draws() -> list[tuple[str, ...]]:
     """`high`, and the same in every window in bfloat16, against others in each draw of the noise and in both."""
     again = rows_of("noise-draws")
     kinds = {(row.corpus, row.model, row.domain) for row in again}
-    rows = [*again, *rows_of(RUNS[GAUSSIAN]), *rows_of("other-steps")]
+    rows = [*again, *earlier(GAUSSIAN), *rows_of("other-steps")]
     rows = [row for row in rows if (row.corpus, row.model, row.domain) in kinds]
     lines = by_name(without_loops(rows))
     among = [lines[name] for name in (BEAM, WIDE, HIGH, EVERY, PAPER)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sharpen import products
-from sharpen.products import PackedLinear, linear, multiplies, packs, pulled
+from sharpen.products import PackedLinear, filled_up, linear, multiplies, packs, pulled
 
 
 @pytest.mark.parametrize("n", [1, 2, 13, 16, 80])
@@ -68,3 +68,10 @@ def test_a_build_whose_product_fails_is_left_alone(monkeypatch):
         assert torch.equal(linear(torch.ones(1, 2), torch.ones(3, 2)), torch.full((1, 3), 2.0))
     finally:
         products._onednn.cache_clear()
+
+
+def test_rows_are_filled_up_to_few_numbers():
+    numbers = {filled_up(rows) for rows in range(1, 1501)}
+    assert all(rows <= filled_up(rows) < rows + 60 for rows in range(1, 1501))
+    assert max(numbers) == 1500
+    assert len(numbers) == 29

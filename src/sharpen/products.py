@@ -6,6 +6,9 @@ matrix. A search sends 1 to 16 rows through every matrix of the decoder, and thr
 they are multiplied about as fast as W is read once W is in oneDNN's own order (`PackedLinear`), in float32 and, where
 the hardware multiplies it, in bfloat16. Elsewhere (another device or number format, a build without oneDNN) all are
 torch's products.
+
+oneDNN keeps the code that it makes for each shape, over half a megabyte. So that inputs of any length have few shapes,
+rows are filled up with zeros to one of a few numbers (`filled_up`).
 """
 
 from __future__ import annotations
@@ -43,6 +46,12 @@ def multiplies(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.float32 and _onednn()
 
 
+def filled_up(rows: int) -> int:
+    """The number of rows that so many are filled up to: a multiple of 60, as Whisper's 1500 frames are, or of 20."""
+    step = 20 if rows <= 120 else 60
+    return -(-rows // step) * step
+
+
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b through oneDNN, without gradient: (n, in) -> (n, out). W may be the transpose of a matrix."""
     ops: Any = torch.ops.mkldnn
@@ -60,7 +69,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not multiplies(x):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    return _frozen(rows, weight, bias).view(*x.shape[:-1], -1)
+    missing = filled_up(len(rows)) - len(rows)
+    y = _frozen(F.pad(rows, (0, 0, 0, missing)) if missing else rows, weight, bias)
+    return y[: len(rows)].view(*x.shape[:-1], -1)
 
 
 class PackedLinear:

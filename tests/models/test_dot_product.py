@@ -45,9 +45,9 @@ def test_products_and_their_gradients_are_torchs(biased, together, scale):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_large_heads_and_their_gradients_are_torchs(biased, dtype, tolerance, scale, monkeypatch):
-    monkeypatch.setattr(dot_product, "LARGE", 40 * 50)
-    monkeypatch.setattr(dot_product, "CACHED", 40 * 50)
-    rows, bias = inputs(2, 40, 50, dtype, biased)
+    monkeypatch.setattr(dot_product, "LARGE", 50 * 60)
+    monkeypatch.setattr(dot_product, "CACHED", 50 * 60)
+    rows, bias = inputs(2, 50, 60, dtype, biased)
     exact_rows = [row.detach().double().requires_grad_() for row in rows]
     ours, exact = attention(*rows, bias, scale), torchs(*exact_rows, None if bias is None else bias.double(), scale)
     assert torch.allclose(ours.double(), exact, atol=tolerance)
@@ -65,7 +65,8 @@ def test_which_way_is_taken():
 
     assert way(torch.float64, 1500, 1500) is None
     assert way(torch.float32, 16, 1500) is None  # a level of a search
-    assert way(torch.float32, 560, 560) == (1 if multiplies(torch.empty(1)) else None)
+    assert way(torch.float32, 540, 540) == way(torch.float32, 231, 600) == (1 if multiplies(torch.empty(1)) else None)
+    assert way(torch.float32, 540, 541) is None  # a shape of its own
     if multiplies_bfloat16("cpu"):
         assert (way(torch.bfloat16, 16, 560), way(torch.bfloat16, 1500, 1500)) == (117, 1)
 

@@ -34,11 +34,20 @@ def prompt(policy):
 
 def test_which_frames_stay_and_what_they_stand_for():
     kept = condense([10, 40], 60, every=16, margin=5)
-    assert kept.frames[0].tolist()[:18] == [*range(15), 23, 39, 53]  # 15-30, 31-46, 47-59: the middle of each
-    assert kept.bias[0].exp()[:18].round().tolist() == [1] * 15 + [16, 16, 13]
-    assert torch.isneginf(kept.bias[0, 18:]).all()
-    assert kept.frames[1].tolist() == [*range(45), 52]
+    assert kept.frames[0].tolist()[:20] == [*range(17), 25, 41, 54]  # 17-32, 33-48, 49-59: the middle of each
+    assert kept.bias[0].exp()[:20].round().tolist() == [1] * 17 + [16, 16, 11]
+    assert torch.isneginf(kept.bias[0, 20:]).all()
+    assert kept.frames[1].tolist() == [*range(60)]
     assert kept.bias.exp().sum(1).tolist() == pytest.approx([60, 60])
+
+
+def test_lengths_of_all_kinds_have_few_numbers_of_frames():
+    for every, most in ((4, 20), (16, 25)):
+        kept = [condense([speech], 1500, every) for speech in range(0, 1501, 7)]
+        margins = [int((one.bias[0] == 0).sum()) - speech for speech, one in zip(range(0, 1501, 7), kept, strict=True)]
+        assert len({one.frames.shape[1] for one in kept}) <= most
+        assert all(25 <= margin <= 110 for margin, speech in zip(margins, range(0, 1390, 7), strict=False))
+        assert all(one.bias.exp().sum() == pytest.approx(1500, rel=1e-5) for one in kept)
 
 
 @pytest.mark.parametrize("speech", [60, 57, 1000])
@@ -99,7 +108,7 @@ def test_a_selected_part_of_a_batch_keeps_its_own_padding(small):
         assert all(torch.allclose(x, y, atol=1e-5) for x, y in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize(("preset", "frames"), [("exact", 1500), ("fast", 432), ("fastest", 165)])
+@pytest.mark.parametrize(("preset", "frames"), [("exact", 1500), ("fast", 480), ("fastest", 180)])
 def test_presets_keep_so_many_frames(small, monkeypatch, preset, frames):
     seen = []
     encode = WhisperPolicy.encode
@@ -107,7 +116,7 @@ def test_presets_keep_so_many_frames(small, monkeypatch, preset, frames):
     options = Options(language="en", timestamps=False, temperature=(0.0,), padding=PRESETS[preset].padding)
     second = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
     decode(WhisperSpeech(small.checkpoint), [Window("a", second)], options, ["en"])
-    assert set(seen) == {frames}  # a second and a half whole; behind it all, a fourth, a sixteenth of the others
+    assert set(seen) == {frames}  # behind the speech and its margin all, a fourth, a sixteenth of the others
 
 
 @pytest.mark.parametrize(("clips", "equal"), [(3, 2), pytest.param(9, 6, marks=pytest.mark.long)])

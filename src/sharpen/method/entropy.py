@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from sharpen.products import pulled
+from sharpen.products import filled_up, pulled
 
 LOGITS_AT_ONCE = 1 << 21  # per chunk: 8 MB in float32, which fits the last cache of a CPU
 PRODUCTS_AT_ONCE = 1 << 23  # a product with W reads all of it: rows of several chunks share one
@@ -48,7 +48,9 @@ def head_gradient(
     of_hidden = weight.new_empty(len(c), weight.shape[1])
     total = torch.zeros_like(c).index_add_(0, edge_node, a)  # (M,) sum of a over a node's edges
     for whole in chunks(0, len(c), len(weight), PRODUCTS_AT_ONCE):
-        of_logits = weight.new_empty(whole.stop - whole.start, len(weight))
+        nodes = whole.stop - whole.start
+        of_logits = weight.new_empty(filled_up(nodes), len(weight))
+        of_logits[nodes:] = 0
         for rows in chunks(whole.start, whole.stop, len(weight), LOGITS_AT_ONCE):
             z = log_pi(rows)
             p = z.exp()
@@ -60,7 +62,7 @@ def head_gradient(
             at = edge_node[inside] - rows.start, edge_token[inside]
             z.index_put_(at, a[inside].to(z.dtype), accumulate=True)
             of_logits[rows.start - whole.start : rows.stop - whole.start] = z
-        of_hidden[whole] = pulled(of_logits, weight)
+        of_hidden[whole] = pulled(of_logits, weight)[:nodes]
     return of_hidden
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from sharpen.products import multiplies, multiplies_bfloat16, product
+from sharpen.products import filled_up, multiplies, multiplies_bfloat16, product
 
 CACHED = 1 << 20  # weights, of as many heads as that allows, are computed at a time in bfloat16
 LARGE = 1 << 17  # weights of a head, from which on its own products beat torch's kernel in float32
@@ -27,13 +27,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale
 
     The bias is (B, 1 or heads, 1 or n, m) and gets no gradient from products of our own.
     """
+    n = q.shape[2]
     together = _together(q, k)
     if together is None:
-        mask = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
+        mask = None if bias is None else bias.expand(-1, -1, n, -1)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
-    bias = None if bias is None else bias.expand(q.shape[0], q.shape[1], -1, -1)
-    return _large(q, k, v, bias) if together == 1 else _small(q, k, v, bias, together)
+    if together > 1:
+        return _small(q, k, v, None if bias is None else bias.expand(q.shape[0], q.shape[1], -1, -1), together)
+    missing = filled_up(n) - n
+    if missing:
+        q = F.pad(q, (0, 0, 0, missing))
+        bias = bias if bias is None or bias.shape[2] == 1 else F.pad(bias, (0, 0, 0, missing))
+    return _large(q, k, v, None if bias is None else bias.expand(q.shape[0], q.shape[1], -1, -1))[:, :, :n]
 
 
 def _together(q: Tensor, k: Tensor) -> int | None:
@@ -41,7 +47,8 @@ def _together(q: Tensor, k: Tensor) -> int | None:
     weights = q.shape[2] * k.shape[2]
     if q.dtype == torch.bfloat16 and q.device.type == "cpu" and multiplies_bfloat16("cpu"):
         return max(1, CACHED // weights)
-    return 1 if weights >= LARGE and multiplies(q) else None
+    few_shapes = k.shape[2] == filled_up(k.shape[2])
+    return 1 if weights >= LARGE and few_shapes and multiplies(q) else None
 
 
 def _small(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, together: int) -> Tensor:

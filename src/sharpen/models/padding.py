@@ -4,7 +4,7 @@ Whisper was trained on windows of exactly thirty seconds, padded with silence, a
 But the padded frames are nearly equal, so a few can stand for all: every frame of the speech and of a short margin
 after it is kept; of the rest one frame in four (condensed) or sixteen (sparse). log(frames it stands for) is added to
 the attention logit of such a frame, as if each of them were there with the same key and value. This is an
-approximation: docs/speed.md has its cost.
+approximation: docs/speed.md has its cost. The margin is as long as it takes for one of a few numbers of frames.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from sharpen.products import filled_up
 
 EVERY = {"condensed": 4, "sparse": 16}  # how many padded frames one stands for
 MARGIN = 25  # frames after the speech that are all kept: half a second
@@ -37,6 +39,8 @@ def condense(speech: Sequence[int], total: int, every: int, margin: int = MARGIN
     kept, stands_for = [], []
     for count in speech:
         whole = min(total, count + margin)
+        while whole < total and (S := whole - (whole - total) // every) != filled_up(S):
+            whole += 1
         starts = list(range(whole, total, every))
         ends = [*starts[1:], total]
         kept.append([*range(whole), *((a + b) // 2 for a, b in zip(starts, ends, strict=False))])
