@@ -110,6 +110,10 @@ EXPECT = {  # what the README's lists say, word for word, with what the rows giv
     "Over two draws of the noise `high` is {} against the paper's setting, and takes a seventh of its time. The same "
     "in every window in bfloat16 is {}: `--effort high --gate 0 --dtype bfloat16`, on a CPU that multiplies "
     "bfloat16": lambda: [two_draws(name, "paper") for name in (steps.HIGH, steps.EVERY)],
+    "In seven languages `high` has {} % WER and the paper's setting {} ({}), in nine times its time.": lambda: (
+        *(rate(SEVEN, name) for name in ("high", "paper")),
+        span(SEVEN, "high", "paper"),
+    ),
     "The default is {} against a beam of five, at {} times its time; `high` is {}, at {} times.": lambda: [
         part for name in EFFORTS for part in (span(CLEAN, name, BEAM), times(CLEAN, name))
     ],
@@ -168,6 +172,7 @@ def test_words_of_what_to_expect():
     for condition in (EIGHT, ACCENT, SEVEN):
         assert effort(condition, "high", with_loops=False).against[WIDE].difference.high < 0
     assert round(effort(GS, "paper").seconds / effort(GS, "high").seconds) == 7  # a seventh of its time
+    assert round(effort(SEVEN, "paper").seconds / effort(SEVEN, "high").seconds) == 9
     ends = re.findall(r"[−+]\d\.\d\d(?=\])", two_draws(steps.HIGH, "beam 16") + two_draws(steps.EVERY, "paper"))
     assert ends[0].startswith("−")  # better than a beam of 16
     assert float(ends[1]) < 0.7  # the paper's error
