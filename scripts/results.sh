@@ -129,12 +129,9 @@ for name in "$@"; do
         root "$ls" --noise GS --snr 10 --model tiny
         root "$ls" ;;
     high)
-        later gaussian 18 120 "$ls" --noise GS --snr 10
         later noises 20 60 "$ls" $noises
-        later languages 40 140 "$data/commonvoice-multilingual/manifest.jsonl"
         later accents 40 160 runs/speechocean762-all/manifest.jsonl # after accents-all
-        later clean 40 120 "$ls"
-        later tiny 40 120 "$ls" --noise GS --snr 10 --model tiny ;;
+        later clean 40 120 "$ls" ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts ;;
     clean)
