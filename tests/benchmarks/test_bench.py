@@ -119,8 +119,7 @@ def test_efforts_are_compared_by_their_means():
 
 def test_engines_differ_in_their_padding():
     bench, clip = Bench(small_checkpoint()), CLIPS[0]
-    whole = 50 + 25  # a second of speech and the margin
-    for engine, frames in (("exact", 1500), ("fast", whole + 357), ("fastest", whole + 90)):
+    for engine, frames in (("exact", 1500), ("fast", 480), ("fastest", 180)):  # after a second of speech
         (timing,) = bench.time(BenchCase(engine, "greedy-em", 1), [clip], steps=1)
         assert timing.work.frames == frames
 

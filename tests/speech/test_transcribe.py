@@ -273,7 +273,7 @@ QUICK = sharpen.Adaptation(method="em-tok-b", steps=2, samples=4)
 
 
 def test_adaptation_changes_the_transcript_and_leaves_the_model(tiny):
-    clip = EXAMPLES / "harvest.ogg"
+    clip = EXAMPLES / "glacier.m4a"
     before = {name: p.clone() for name, p in named_tensors(tiny.speech.checkpoint.weights)}
     source = tiny.transcribe(clip, adapt=None, decode="greedy")
     strong = replace(QUICK, lr=2e-2, guard=False)
