@@ -1,4 +1,4 @@
-"""Prints the table of docs/results/README.md about the efforts run again: how far rounding alone moves an error rate.
+"""Prints the table of docs/results/README.md about the efforts run again, with other rounding and a longer margin.
 
     python scripts/again_table.py
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sharpen import products
 from sharpen.models import dot_product
 from sharpen.models.dot_product import attention
 from sharpen.products import multiplies, multiplies_bfloat16
@@ -56,6 +57,17 @@ def test_large_heads_and_their_gradients_are_torchs(biased, dtype, tolerance, sc
     expected = torch.autograd.grad(exact, exact_rows, direction.double())
     for one, two in zip(found, expected, strict=True):
         assert torch.allclose(one.double(), two, atol=5 * tolerance)
+
+
+def test_large_heads_in_bfloat16_without_onednn(monkeypatch):
+    monkeypatch.setattr(dot_product, "CACHED", 50 * 60)
+    monkeypatch.setattr(dot_product, "multiplies_bfloat16", lambda device: True)
+    monkeypatch.setattr(products, "_onednn", lambda: False)
+    monkeypatch.setattr(products, "product", None)
+    monkeypatch.setattr(dot_product, "product", None)
+    rows, bias = inputs(2, 50, 60, torch.bfloat16, "frames")
+    exact = torchs(*[row.double() for row in rows], bias.double(), None)
+    assert torch.allclose(attention(*rows, bias).double(), exact, atol=0.05)
 
 
 def test_which_way_is_taken():

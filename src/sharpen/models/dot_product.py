@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from sharpen.products import filled_up, multiplies, multiplies_bfloat16, product
+from sharpen.products import filled_up, multiplies, multiplies_bfloat16, packs, product
 
 CACHED = 1 << 20  # weights, of as many heads as that allows, are computed at a time in bfloat16
 LARGE = 1 << 17  # weights of a head, from which on its own products beat torch's kernel in float32
@@ -33,7 +33,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale
         mask = None if bias is None else bias.expand(-1, -1, n, -1)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if together > 1:
+    if together > 1 or not packs(q.device, q.dtype):  # without oneDNN bfloat16 has torch's products alone
         return _small(q, k, v, None if bias is None else bias.expand(q.shape[0], q.shape[1], -1, -1), together)
     missing = filled_up(n) - n
     if missing:
