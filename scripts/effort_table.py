@@ -5,9 +5,9 @@
 
 A search repeats itself now and then, up to the length limit, and one such text can have more errors than all others of
 a run. A second line of the table leaves out the utterances on which some setting does, for all settings; so does the
-figure. With the accent, in eight noises and on clean speech `high` ran later than the others: its time is a multiple of
-that of a beam of five beside it, whose rows are in results/frontier-later; and the paper's setting has not run yet. A
-test compares the README with the table, cell by cell.
+figure. In eight noises `high` ran later than the others: its time is a multiple of that of a beam of five beside it,
+whose rows are in results/frontier-later; and the paper's setting has not run yet. A test compares the README with the
+table, cell by cell.
 """
 
 from __future__ import annotations
