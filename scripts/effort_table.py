@@ -5,19 +5,15 @@
 
 A search repeats itself now and then, up to the length limit, and one such text can have more errors than all others of
 a run. A second line of the table leaves out the utterances on which some setting does, for all settings; so does the
-figure. In eight noises `high` ran later than the others: its time is a multiple of that of a beam of five beside it,
-whose rows are in results/frontier-later; and the paper's setting has not run yet. A test compares the README with the
-table, cell by cell.
+figure. A test compares the README with the table, cell by cell.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 
 from sharpen.evaluation.report import drawing
 from sharpen.evaluation.report.frontier import (
@@ -47,7 +43,6 @@ RUNS = {  # condition, as the README names it -> folder of its rows
     "clean": "frontier-clean",
 }
 EFFORTS = ("normal", "high")
-LATER = "high"  # ran after the others where results/frontier-later has rows
 SHOWN = ("greedy", "beam 5", "beam 16", *EFFORTS, PAPER)
 HEAD = (
     "condition", "utterances", *SHOWN, *(f"{effort} − beam 5" for effort in EFFORTS),
@@ -78,20 +73,7 @@ def frontier(condition: str, with_loops: bool = True) -> RunFrontier:
     kept = [row for row in rows(condition) if with_loops or (row.domain, row.id) not in loops(condition)]
     (found,) = frontiers({condition: kept}, effort_names())
     assert found.reference == "beam 5"
-    points = (
-        replace(point, times=point.times * quicker(condition)) if point.label == LATER and point.times else point
-        for point in found.points
-    )
-    return replace(found, points=tuple(points))
-
-
-@cache
-def quicker(condition: str) -> float:
-    """The seconds of a beam of five when the other settings ran, divided by those when LATER ran: the median over the
-    utterances, since the first of a process also load its weights."""
-    first = seconds(rows(condition))
-    later = {key: value for key, value in seconds(read([RESULTS / "frontier-later"])).items() if key in first}
-    return median(first[key] / value for key, value in later.items()) if later else 1.0
+    return found
 
 
 def seconds(rows: Iterable[Row]) -> dict[tuple[str, str, Column, str], float]:

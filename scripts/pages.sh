@@ -42,10 +42,10 @@ page tune tune
 page choosing choosing --against source,beam
 page frontier-gaussian frontier-gaussian --against source,beam --frontier docs/figures/frontier-gaussian.png
 page frontier-noises frontier-noises --against source,beam --frontier docs/figures/frontier-noises.png
+page frontier-noises-without-loop frontier-noises --against source,beam --without 5442-32873-0005
 page frontier-accents frontier-accents --against source,beam --frontier docs/figures/frontier-accents.png
 page frontier-languages frontier-languages --against source,beam --frontier docs/figures/frontier-languages.png
 page frontier-tiny frontier-tiny --against source,beam --frontier docs/figures/frontier-tiny.png
-page frontier-later frontier-later
 page other-steps other-steps
 page length-penalty length-penalty
 page noise-draws noise-draws --against source,beam

@@ -27,16 +27,6 @@ frontier() {
 noises="--noise AA,AC,BA,CM,MU,NB,SD,VC --noise-dir $data/ms-snsd --snr 10"
 efforts="--effort plain,normal,high,paper"
 
-# `high` ran after the other settings: with a beam of five on some of the utterances, which its seconds are compared with.
-later() {
-    out=$1 n=$2 all=$3
-    shift 3
-    beside() { sharpen evaluate "$@" --batch-size 1 --threads 1 --engine ray --workers 2; }
-    beside "$@" --limit "$n" --effort high --out "results/frontier-$out"
-    beside "$@" --limit "$n" --effort plain --out results/frontier-later
-    beside "$@" --limit "$all" --effort high --out "results/frontier-$out"
-}
-
 # Other steps than those of an effort; a flag that is given again counts.
 tried() { sharpen evaluate --methods em-tok-b --search-every 2 --decode mbr --padding condensed --batch-size 1 --threads 1 --out results/other-steps "$@"; }
 four="--samples 16 --steps 4 --lr 2.5e-3"
@@ -128,16 +118,12 @@ for name in "$@"; do
         root "$data/commonvoice-multilingual/manifest.jsonl"
         root "$ls" --noise GS --snr 10 --model tiny
         root "$ls" ;;
-    high)
-        later noises 20 60 "$ls" $noises
-        later accents 40 160 runs/speechocean762-all/manifest.jsonl # after accents-all
-        later clean 40 120 "$ls" ;;
     gaussian)
         frontier gaussian "$ls" --noise GS --snr 10 $efforts ;;
     clean)
         frontier clean "$ls" $efforts ;;
-    noises-all)
-        frontier noises "$ls" $noises --limit 60 $efforts ;;
+    noises-all) # a run that stops early has as many utterances in every noise
+        for n in 20 40 60; do frontier noises "$ls" $noises --limit $n $efforts; done ;;
     accents-all) # both folders as one corpus
         mkdir -p runs/speechocean762-all
         for part in speechocean762 speechocean762-b; do
