@@ -59,7 +59,10 @@ LINES = (
         "Gaussian noise, exact", "ls-gs10-exact", paper=("GS",), table="table-noise", preset="exact", timed=False
     ),
     SummaryLine("Gaussian noise, tiny", "ls-gs10-tiny", paper=("Tiny",), table="table-models", preset="fast"),
-    *(SummaryLine(name, EIGHT, f"{code} 10 dB", (code,), "table-noise", "exact", False) for code, name in NOISES.items()),
+    *(
+        SummaryLine(name, EIGHT, f"{code} 10 dB", (code,), "table-noise", "exact", False)
+        for code, name in NOISES.items()
+    ),
     SummaryLine("eight noises, average", EIGHT, "", tuple(NOISES), "table-noise", "exact", False),
     SummaryLine("eight noises, loop left out", EIGHT, preset="exact", timed=False, without_loop=True),
     SummaryLine("Chinese accent", "accents", paper=("Chinese",), table="table-accent"),

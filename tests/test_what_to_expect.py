@@ -98,8 +98,8 @@ EXPECT = {  # what the README's lists say, word for word, with what the rows giv
         span(GS, "normal", BEAM),
         times(GS, "normal"),
     ),
-    "With a Chinese accent, loops left out, it is {} points with `high`, and with the default {}; in seven languages {} "
-    "with `high` and {} with the default.": lambda: (
+    "With a Chinese accent, loops left out, it is {} points with `high`, and with the default {}; in seven languages "
+    "{} with `high` and {} with the default.": lambda: (
         gain(ACCENT, "high", BEAM, with_loops=False),
         span(ACCENT, "normal", BEAM, with_loops=False),
         *(gain(SEVEN, name, BEAM) for name in ("high", "normal")),
@@ -125,8 +125,8 @@ EXPECT = {  # what the README's lists say, word for word, with what the rows giv
     ],
     "A beam of 16 takes {} times the time of one of five. In Gaussian noise the default ({}) and `high` ({}) are not "
     "told apart from it, the paper's setting ({}) is better; over two draws of that noise `high` is better ({}). In "
-    "the eight noises, loops left out, `high` is better ({}) and the default is not told apart ({}); in seven languages "
-    "`high` is better, too ({}).": lambda: (
+    "the eight noises, loops left out, `high` is better ({}) and the default is not told apart ({}); in seven "
+    "languages `high` is better, too ({}).": lambda: (
         times(GS, "beam 16"),
         *(span(GS, name, WIDE) for name in ("normal", "high", "paper")),
         two_draws(steps.HIGH, "beam 16"),
