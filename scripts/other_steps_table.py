@@ -6,7 +6,8 @@ Their rows are in results/other-steps, those of the efforts and of plain search 
 utterances, in results/earlier: before float32 went through oneDNN. Utterances on which some setting repeats itself are
 left out, as in the README's figure.
 results/noise-draws has a second draw of the Gaussian noise, on which the settings took turns with the paper's, so that
-their seconds can be compared. A test compares the page with the tables.
+their seconds can be compared; so can those of results/every-window, from after oneDNN. A test compares the page with
+the tables.
 """
 
 from __future__ import annotations
@@ -124,9 +125,9 @@ def draws() -> list[tuple[str, ...]]:
     return made
 
 
-def seconds() -> list[tuple[str, ...]]:
+def seconds(folder: str) -> list[tuple[str, ...]]:
     """A line for each setting that was timed, on the utterances that all have, the fastest first."""
-    lines = by_name(rows_of("noise-draws"))
+    lines = by_name(rows_of(folder))
     shared = {name for _, name in shared_ids(list(lines.values()))}
     spent = {
         name: sum(row.seconds for row in line.rows if row.id in shared) / len(shared) for name, line in lines.items()
@@ -138,8 +139,9 @@ def seconds() -> list[tuple[str, ...]]:
 
 
 def table() -> list[str]:
-    """The lines of the three tables in markdown."""
-    tables = ((HEAD, errors()), (DRAWS_HEAD, draws()), (TIME_HEAD, seconds()))
+    """The lines of the four tables in markdown."""
+    times = ((TIME_HEAD, seconds(folder)) for folder in ("noise-draws", "every-window"))
+    tables = ((HEAD, errors()), (DRAWS_HEAD, draws()), *times)
     return [line for head, lines in tables for line in (*markdown(head, lines), "")]
 
 

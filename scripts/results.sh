@@ -4,7 +4,7 @@
 #
 #     scripts/results.sh DATA source gs10 gs10-exact presets norms accents noises languages steps samples sizes tune
 #     scripts/results.sh DATA families     # other models: after sharpen models fetch small, tiny and moonshine-tiny
-#     scripts/results.sh DATA other-steps noise-draws     # beside the efforts; on a CPU that multiplies bfloat16
+#     scripts/results.sh DATA other-steps noise-draws every-window     # beside the efforts; on a CPU that multiplies bfloat16
 #     scripts/results.sh DATA length-penalty     # beside the efforts
 #     scripts/results.sh DATA gaussian clean accents-all noises-all languages-all tiny small-beam padding polish     # efforts, for the README
 #
@@ -30,6 +30,8 @@ efforts="--effort plain,normal,high,paper"
 # Other steps than those of an effort; a flag that is given again counts.
 tried() { sharpen evaluate --methods em-tok-b --search-every 2 --decode mbr --padding condensed --batch-size 1 --threads 1 --out results/other-steps "$@"; }
 four="--samples 16 --steps 4 --lr 2.5e-3"
+turns() { sharpen evaluate "$ls" --noise GS --snr 10 --batch-size 1 --threads 1 --engine ray --workers 2 "$@"; }
+every="--methods em-tok-b $four --search-every 2 --decode mbr --padding condensed --dtype bfloat16"
 
 for name in "$@"; do
     case $name in
@@ -105,10 +107,15 @@ for name in "$@"; do
         tried "$ls" --noise GS --snr 10 $four --gate 0.5
         tried "$ls" --noise GS --snr 10 $four --dtype bfloat16 ;;
     noise-draws) # the efforts by turns with the paper's setting, so that their seconds can be compared
-        drawn() { sharpen evaluate "$ls" --noise GS --snr 10 --noise-draws 1 --batch-size 1 --threads 1 --engine ray --workers 2 --out results/noise-draws "$@"; }
+        drawn() { turns --noise-draws 1 --out results/noise-draws "$@"; }
         for n in 24 48 72 96 120; do
-            drawn --limit $n --methods em-tok-b $four --search-every 2 --decode mbr --padding condensed --dtype bfloat16
+            drawn --limit $n $every
             drawn --limit $n --methods beam --samples 16 --padding condensed --effort plain,high,paper
+        done ;;
+    every-window) # the same by turns, for their seconds alone
+        for n in 12 24; do
+            turns --out results/every-window --limit $n $every
+            turns --out results/every-window --limit $n --effort plain,high,paper
         done ;;
     length-penalty) # beams compared by the root of their length; after accents-all
         root() { sharpen evaluate "$@" --methods source --decode beam --beam-size 5,16 --length-penalty 0.5 --padding condensed --batch-size 1 --threads 1 --out results/length-penalty; }

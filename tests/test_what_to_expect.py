@@ -109,8 +109,8 @@ EXPECT = {  # what the README's lists say, word for word, with what the rows giv
     "Against greedy decoding, the paper's baseline, `high` helps {} and hurts {} in Gaussian noise, {} and {} in the "
     "eight.": lambda: [count for run in (GS, EIGHT) for count in against_greedy(run, "high")],
     "Over two draws of the noise `high` is {} against the paper's setting, and takes a seventh of its time. The same "
-    "in every window in bfloat16 is {}: `--effort high --gate 0 --dtype bfloat16`, on a CPU that multiplies "
-    "bfloat16": lambda: [two_draws(name, "paper") for name in (steps.HIGH, steps.EVERY)],
+    "in every window in bfloat16 is {}, at a seventh, too: `--effort high --gate 0 --dtype bfloat16`, on a CPU that "
+    "multiplies bfloat16": lambda: [two_draws(name, "paper") for name in (steps.HIGH, steps.EVERY)],
     "In the eight noises, loops left out, `high` is {} against it, in a ninth of its time.": lambda: (
         span(EIGHT, "high", "paper", with_loops=False),
     ),
@@ -182,6 +182,8 @@ def test_words_of_what_to_expect():
     assert effort(EIGHT, "normal", with_loops=False).against[WIDE].difference.high > 0  # not told apart
     assert round(effort(GS, "paper").seconds / effort(GS, "high").seconds) == 7  # a seventh of its time
     assert round(effort(SEVEN, "paper").seconds / effort(SEVEN, "high").seconds) == 9
+    spent = {name: float(part.removeprefix("1 / ")) for name, *_, part in steps.seconds("every-window")}
+    assert round(spent[steps.EVERY]) == 7
     for condition, part in ((EIGHT, 9), (ACCENT, 11)):
         paper, high = (effort(condition, name, with_loops=False).seconds for name in ("paper", "high"))
         assert round(paper / high) == part
