@@ -6,8 +6,8 @@ Their rows are in results/other-steps, those of the efforts and of plain search 
 utterances, in results/earlier: before float32 went through oneDNN. Utterances on which some setting repeats itself are
 left out, as in the README's figure.
 results/noise-draws has a second draw of the Gaussian noise, on which the settings took turns with the paper's, so that
-their seconds can be compared; so can those of results/every-window, from after oneDNN. A test compares the page with
-the tables.
+their seconds can be compared; so can those of results/every-window, from after oneDNN. results/every-noises is of those
+days, too, and compared with the efforts' second run. A test compares the page with the tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from effort_table import RUNS, earlier, markdown
+from effort_table import rows as efforts_of
 
 from sharpen.evaluation.report.figures import Ids, shared_ids
 from sharpen.evaluation.report.frontier import effort_names, search_name, setting_key
@@ -26,7 +27,7 @@ from sharpen.evaluation.runs.rows import Row
 from sharpen.method import guard
 
 RESULTS = Path(__file__).parent.parent / "results"
-GAUSSIAN = "Gaussian noise"
+GAUSSIAN, EIGHT = "Gaussian noise", "eight other noises"
 BEAM, WIDE, NORMAL = "beam 5, float32", "beam 16, float32", "normal, float32"
 HIGH, PAPER = "high, float32", "paper, float32"
 EVERY = "4 steps of 0.0025, G = 16, every window, bfloat16"
@@ -138,10 +139,15 @@ def seconds(folder: str) -> list[tuple[str, ...]]:
     ]
 
 
+def in_eight_noises() -> list[tuple[str, ...]]:
+    """`high`, and the same in every window in bfloat16, both after oneDNN."""
+    return of_condition(EIGHT, efforts_of(EIGHT), rows_of("every-noises"))
+
+
 def table() -> list[str]:
-    """The lines of the four tables in markdown."""
+    """The lines of the five tables in markdown."""
     times = ((TIME_HEAD, seconds(folder)) for folder in ("noise-draws", "every-window"))
-    tables = ((HEAD, errors()), (DRAWS_HEAD, draws()), *times)
+    tables = ((HEAD, errors()), (DRAWS_HEAD, draws()), *times, (HEAD, in_eight_noises()))
     return [line for head, lines in tables for line in (*markdown(head, lines), "")]
 
 

@@ -50,6 +50,7 @@ page other-steps other-steps
 page length-penalty length-penalty
 page noise-draws noise-draws --against source,beam
 page every-window every-window
+page every-noises every-noises
 page ls-gs10-small ls-gs10-small
 page families families --against source,beam
 page frontier-clean frontier-clean --against source,beam --frontier docs/figures/frontier-clean.png

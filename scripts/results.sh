@@ -116,7 +116,8 @@ for name in "$@"; do
         for n in 12 24; do
             turns --out results/every-window --limit $n $every
             turns --out results/every-window --limit $n --effort plain,high,paper
-        done ;;
+        done
+        sharpen evaluate "$ls" $noises --limit 60 --batch-size 1 --threads 1 --engine ray --workers 2 $every --out results/every-noises ;;
     length-penalty) # beams compared by the root of their length; after accents-all
         root() { sharpen evaluate "$@" --methods source --decode beam --beam-size 5,16 --length-penalty 0.5 --padding condensed --batch-size 1 --threads 1 --out results/length-penalty; }
         root "$ls" --noise GS --snr 10
