@@ -17,7 +17,7 @@ from effort_table import markdown
 
 from sharpen.benchmarks.bench import BATCH, MAIN, OURS, WIDE
 from sharpen.benchmarks.machine import STAGES
-from sharpen.benchmarks.tables import GOALS
+from sharpen.benchmarks.tables import GOALS, reached, times
 
 MODEL = "base"
 METHODS = (("em-tok", 16), ("em-tok-b", 16), ("greedy-em", 1), ("em-tok", WIDE), ("em-tok-b", WIDE))
@@ -69,9 +69,9 @@ def ratios() -> Iterator[tuple[str, ...]]:
     for name, value in bench()["ratios"].items():
         goal, more, what = GOALS[name]
         limit = find(OF_LIMIT[name][0], *MAIN, OF_LIMIT[name][1]) if name in OF_LIMIT else None
-        reached = "reached" if (value >= goal) == more else "not reached"
         at_limit = times(reference["seconds"] / sum(limit["limits"].values())) if limit and reference else ""
-        yield (what, f"{value:.2f}", f"{'' if more else 'at most '}{goal:g}: {reached}", at_limit)
+        said = "reached" if reached(name, value) else "not reached"
+        yield (what, f"{value:.2f}", f"{'' if more else 'at most '}{goal:g}: {said}", at_limit)
 
 
 def limits() -> Iterator[tuple[str, ...]]:
@@ -82,10 +82,6 @@ def limits() -> Iterator[tuple[str, ...]]:
                 seconds = [*(case["limits"][stage] for stage in SHOWN), sum(case["limits"].values())]
                 name = engine + (f", batches of {BATCH}" if batch > 1 else "")
                 yield (name, *(f"{x:.1f}" for x in seconds), f"{case['seconds'] / seconds[-1]:.2f}")
-
-
-def times(ratio: float) -> str:
-    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
 
 
 TABLES = (

@@ -60,10 +60,10 @@ LINES = (
     ),
     SummaryLine("Gaussian noise, tiny", "ls-gs10-tiny", paper=("Tiny",), table="table-models", preset="fast"),
     *(
-        SummaryLine(name, EIGHT, f"{code} 10 dB", (code,), "table-noise", "exact", False)
+        SummaryLine(name, EIGHT, f"{code} 10 dB", (code,), "table-noise", preset="exact", timed=False)
         for code, name in NOISES.items()
     ),
-    SummaryLine("eight noises, average", EIGHT, "", tuple(NOISES), "table-noise", "exact", False),
+    SummaryLine("eight noises, average", EIGHT, paper=tuple(NOISES), table="table-noise", preset="exact", timed=False),
     SummaryLine("eight noises, loop left out", EIGHT, preset="exact", timed=False, without_loop=True),
     SummaryLine("Chinese accent", "accents", paper=("Chinese",), table="table-accent"),
     SummaryLine("Chinese accent, loop left out", "accents", without_loop=True),

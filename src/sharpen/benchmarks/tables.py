@@ -51,8 +51,8 @@ def _efforts(result: BenchResult) -> str:
     headlines = [_headline(model, [one for one in result.efforts if one.model == model]) for model in models]
     rows: list[tuple[str, ...]] = [("model", "effort", "n", "seconds", "times plain", "paper / it", "left alone")]
     for one in result.efforts:
-        rows.append((one.model, one.effort, str(one.utterances), f"{one.seconds:.2f}", _times(one.times_plain),
-                     _times(one.faster_than_paper), str(one.left_alone)))  # fmt: skip
+        rows.append((one.model, one.effort, str(one.utterances), f"{one.seconds:.2f}", times(one.times_plain),
+                     times(one.faster_than_paper), str(one.left_alone)))  # fmt: skip
     foot = (
         "Seconds to transcribe an utterance, mean of n. Left alone: not adapted to, because the effort never adapts "
         "(plain) or the\nmodel was confident."
@@ -63,13 +63,14 @@ def _efforts(result: BenchResult) -> str:
 def _headline(model: str, costs: Sequence[EffortCost]) -> str:
     usual, paper = (next(one for one in costs if one.effort == effort) for effort in (DEFAULT, "paper"))
     return (
-        f"{model}: the default effort takes {_times(usual.times_plain)} times a beam search of {WIDTH} (it left "
+        f"{model}: the default effort takes {times(usual.times_plain)} times a beam search of {WIDTH} (it left "
         f"{usual.left_alone} of {usual.utterances} utterances alone); the paper's setting "
-        f"{_times(paper.times_plain)} times."
+        f"{times(paper.times_plain)} times."
     )
 
 
-def _times(ratio: float) -> str:
+def times(ratio: float) -> str:
+    """A factor, with a decimal below ten."""
     return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
 
 
@@ -130,10 +131,16 @@ def _ratios(result: BenchResult) -> str:
     rows = [("ratio", "measured", "goal", "", "what")]
     for name, value in result.ratios().items():
         goal, more, what = GOALS[name]
-        reached = "" if value is None else "reached" if (value >= goal) == more else "NOT reached"
+        said = "" if value is None else "reached" if reached(name, value) else "NOT reached"
         rows.append((name, "not measured" if value is None else f"{value:.2f}", f"{'>=' if more else '<='} {goal:g}",
-                     reached, what))  # fmt: skip
+                     said, what))  # fmt: skip
     return _table(rows)
+
+
+def reached(name: str, value: float) -> bool:
+    """Whether a ratio has its goal."""
+    goal, more, _ = GOALS[name]
+    return (value >= goal) == more
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
